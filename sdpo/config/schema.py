@@ -1,0 +1,237 @@
+"""Every setting, its type, its default and one line on what it means. The only home of defaults.
+
+Names and places are verl's where verl has the setting. `docs/configuration.md` is generated from this file: the comment
+behind a field is its description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class DataConfig:
+    train_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/train"])  # parquet, JSON or JSON lines; `builtin://` is the embedded task
+    val_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/test"])  # held-out problems
+    train_max_samples: int = -1  # use only the first rows; -1: all
+    val_max_samples: int = -1  # likewise for validation
+    train_batch_size: int = 16  # prompts per step
+    val_batch_size: int | None = None  # prompts per validation call; null: all at once
+    max_prompt_length: int = 1024  # tokens, rendered with the chat template
+    max_response_length: int = 1024  # tokens
+    filter_overlong_prompts: bool = True  # drop and count rows over max_prompt_length; false: error at the first
+    shuffle: bool = True  # a new order every epoch, from (seed, epoch)
+    seed: int = 0  # order of the prompts and sampling seeds
+    prompt_key: str = "prompt"  # column with the chat messages
+    trust_remote_code: bool = False  # for tokenizers that ship code
+    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)  # for student and teacher alike, e.g. {enable_thinking: false}
+
+
+@dataclass
+class ModelConfig:
+    path: str = "builtin://tiny/hard"  # Hugging Face folder or hub id; `builtin://` is the embedded model
+    revision: str | None = None  # hub revision to pin
+    tokenizer_path: str | None = None  # null: same as path
+    trust_remote_code: bool = False  # run code that the model folder ships
+    enable_gradient_checkpointing: bool = False  # recompute activations in backward: less memory, a third slower
+    override_config: dict[str, Any] = field(default_factory=dict)  # fields of the model's config.json
+    attn_implementation: str | None = None  # eager | sdpa | flash_attention_2; null: best available
+    lora_rank: int = 0  # 0: full fine-tuning
+    lora_alpha: int = 16  # scale is lora_alpha / lora_rank
+    target_modules: str = "all-linear"  # modules that get an adapter
+
+
+@dataclass
+class OptimConfig:
+    lr: float = 1e-6  # peak learning rate
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # AdamW
+    eps: float = 1e-8  # AdamW
+    weight_decay: float = 0.01  # AdamW
+    lr_warmup_steps: int = 0  # optimizer steps of linear warm-up; -1: from the ratio
+    lr_warmup_steps_ratio: float = 0.0  # share of the total steps, used when lr_warmup_steps is -1
+    warmup_style: str = "constant"  # constant | cosine
+    min_lr_ratio: float = 0.0  # floor of the cosine, as a share of lr
+    clip_grad: float = 1.0  # largest global gradient norm; 0: never clip
+
+
+@dataclass
+class FsdpConfig:
+    param_dtype: str = "float32"  # dtype of forward and backward
+    reduce_dtype: str = "float32"  # dtype of the gradient reduction
+    reshard_after_forward: bool = True  # free the gathered weights between forward and backward
+    offload_policy: bool = False  # keep parameters and optimizer in CPU memory
+    fsdp_size: int = -1  # ranks a model copy is sharded over; -1: all
+
+
+@dataclass
+class SelfDistillationConfig:
+    full_logit_distillation: bool = True  # false: only the sampled token (needs alpha=1)
+    alpha: float = 0.5  # 0: KL(teacher||student), 1: KL(student||teacher), between: generalized Jensen-Shannon
+    distillation_topk: int | None = None  # null: the whole vocabulary
+    distillation_add_tail: bool = True  # one more category for all that is not in the top-k
+    support: str = "student"  # whose top-k: student | teacher | union
+    is_clip: float | None = 2.0  # cap of the importance weight p/p_old; null: no weight
+    divergence_clip: float | None = None  # cap of a token's divergence; null: none
+    loss_normalization: str = "global"  # global | micro_batch (the latter only to reproduce others' numbers)
+    teacher_regularization: str = "ema"  # ema | trust-region | frozen | live
+    teacher_update_rate: float = 0.05  # tau: EMA step, or weight of the student in the trust region
+    teacher_master_dtype: str = "float32"  # dtype of the EMA weights
+    teacher_offload: bool = False  # keep the teacher in CPU memory between uses
+    include_environment_feedback: bool = True  # show the grader's text to the teacher
+    environment_feedback_only_without_solution: bool = False  # drop the feedback when there is a demonstration
+    success_reward_threshold: float = 1.0  # reward from which a sibling may serve as demonstration
+    dont_reprompt_on_self_success: bool = True  # a success is never its own demonstration
+    demonstration_choice: str = "first"  # first | random | shortest
+    remove_thinking_from_demonstration: bool = True  # strip <think> blocks
+    max_reprompt_len: int = 10240  # tokens of the teacher's prompt
+    reprompt_truncation: str = "right"  # end at which an overlong feedback or demonstration is cut: right | left | error
+    reprompt_template: str = "{prompt}{solution}{feedback}\n\nCorrectly solve the original question."  # the teacher's user message
+    solution_template: str = "\nCorrect solution:\n\n{successful_previous_attempt}"  # used when there is a demonstration
+    feedback_template: str = "\nThe following is feedback from your unsuccessful earlier attempt:\n\n{feedback_raw}"  # used when there is feedback
+
+
+@dataclass
+class PolicyLossConfig:
+    loss_mode: str = "sdpo"  # sdpo | vanilla (GRPO's clipped policy gradient)
+
+
+@dataclass
+class ActorConfig:
+    strategy: str = "fsdp2"  # only fsdp2
+    policy_loss: PolicyLossConfig = field(default_factory=PolicyLossConfig)  # which algorithm
+    self_distillation: SelfDistillationConfig = field(default_factory=SelfDistillationConfig)  # SDPO's settings
+    optim: OptimConfig = field(default_factory=OptimConfig)  # optimizer and schedule
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)  # sharding
+    ppo_mini_batch_size: int = 16  # prompts per optimizer step
+    ppo_micro_batch_size_per_gpu: int | None = None  # rows per forward; null: from the token budget
+    use_dynamic_bsz: bool = True  # fill micro-batches up to the token budget
+    ppo_max_token_len_per_gpu: int = 16384  # token budget of one micro-batch (prompt + response, student and teacher each)
+    ppo_epochs: int = 1  # passes over a rollout batch
+    loss_agg_mode: str = "token-mean"  # token-mean | seq-mean-token-mean | seq-mean-token-sum | seq-mean-token-sum-norm
+    clip_ratio: float = 0.2  # GRPO clip when low/high are not set
+    clip_ratio_low: float | None = None  # null: clip_ratio
+    clip_ratio_high: float | None = None  # null: clip_ratio
+    clip_ratio_c: float = 3.0  # dual clip for negative advantages
+    entropy_coeff: float = 0.0  # entropy bonus
+    use_kl_loss: bool = False  # only false: no reference-policy penalty
+    shuffle: bool = False  # shuffle rows between ppo_epochs
+    data_loader_seed: int = 0  # for that shuffle
+
+
+@dataclass
+class ValKwargsConfig:
+    n: int = 1  # responses per held-out prompt
+    temperature: float = 0.6  # sampling temperature
+    top_p: float = 0.95  # nucleus
+    top_k: int = -1  # -1: off
+    do_sample: bool = True  # false: greedy
+
+
+@dataclass
+class RolloutConfig:
+    name: str = "vllm"  # vllm | hf
+    mode: str = "sync"  # accepted for verl command lines; responses always stream to the grader
+    n: int = 8  # responses per prompt (the group)
+    temperature: float = 1.0  # also divides the logits in every loss
+    top_p: float = 1.0  # nucleus
+    top_k: int = -1  # -1: off
+    dtype: str = "auto"  # auto: float32 on a CPU, bfloat16 on a GPU
+    tensor_model_parallel_size: int = 1  # GPUs per engine
+    replicas: int = 1  # engines; prompts are split between them
+    gpu_memory_utilization: float = 0.5  # share of the GPU for weights and KV cache
+    cpu_kv_cache_gb: int = 1  # KV cache on a CPU
+    max_num_batched_tokens: int = 8192  # per engine step
+    max_num_seqs: int = 256  # concurrent sequences
+    max_model_len: int | None = None  # null: prompt + response limits
+    enforce_eager: bool | None = None  # null: true on a CPU (compiling costs minutes), false on a GPU
+    free_cache_engine: bool = True  # give the GPU memory back during the update
+    calculate_log_probs: bool = True  # return the sampler's log-probs
+    ignore_eos: bool = False  # generate to the limit (benchmarks)
+    val_kwargs: ValKwargsConfig = field(default_factory=ValKwargsConfig)  # sampling for validation
+
+
+@dataclass
+class RefConfig:
+    placement: str = "colocated"  # teacher in the actor's process (colocated) or in its own worker group (remote)
+    log_prob_micro_batch_size_per_gpu: int | None = None  # accepted for verl command lines; the actor's budget is used
+
+
+@dataclass
+class ActorRolloutRefConfig:
+    model: ModelConfig = field(default_factory=ModelConfig)  # the policy
+    actor: ActorConfig = field(default_factory=ActorConfig)  # the update
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)  # generation
+    ref: RefConfig = field(default_factory=RefConfig)  # where the teacher lives
+
+
+@dataclass
+class RolloutCorrectionConfig:
+    rollout_is: str | None = "token"  # token: weight by p_old/p_sampler; null: off
+    rollout_is_threshold: float | None = 2.0  # cap of that weight
+
+
+@dataclass
+class AlgorithmConfig:
+    adv_estimator: str = "grpo"  # only grpo
+    norm_adv_by_std_in_grpo: bool = True  # divide the group's advantage by its standard deviation
+    use_kl_in_reward: bool = False  # only false
+    gamma: float = 1.0  # accepted for verl command lines; outcome rewards have no discount
+    lam: float = 1.0  # likewise
+    rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)  # sampler mismatch
+
+
+@dataclass
+class CustomRewardFunctionConfig:
+    path: str | None = None  # Python file with the function
+    name: str = "compute_score"  # its name
+
+
+@dataclass
+class GradingConfig:
+    backend: str = "local"  # where model-written code runs
+    workers: int = 2  # grader processes (Ray actors, or threads when inline)
+    cpu_seconds: float = 4.0  # CPU time of one test
+    memory_mb: int = 512  # address space above the interpreter's own
+    max_output_kb: int = 64  # stdout and stderr of one run
+    feedback_max_chars: int = 2000  # longest feedback
+    feedback_style: str = "plain"  # plain | leetcode
+    public_only: bool = False  # feedback says nothing about hidden tests
+    reveal_gold: bool = False  # multiple choice and tool calls: may the feedback hold the gold answer
+    retries: int = 2  # of a failure of the grader itself, before the run stops
+    allow_unsafe: bool = False  # run without any isolation
+
+
+@dataclass
+class TrainerConfig:
+    total_epochs: int = 1  # passes over the prompts
+    total_training_steps: int | None = None  # null: from the epochs
+    n_gpus_per_node: int = 1  # actor ranks per node (processes on a CPU)
+    nnodes: int = 1  # machines
+    device: str = "auto"  # auto | cpu | cuda
+    seed: int = 0  # torch's generators
+    logger: list[str] = field(default_factory=lambda: ["console"])  # console, wandb, trackio, tensorboard, mlflow, swanlab, file
+    project_name: str = "sdpo"  # tracker project
+    experiment_name: str = "run"  # tracker run and folder name
+    group_name: str | None = None  # tracker group
+    default_local_dir: str = "runs/${trainer.project_name}/${trainer.experiment_name}"  # run folder: logs, samples, checkpoints, report
+    val_before_train: bool = True  # validate the initial weights
+    val_only: bool = False  # validate and stop
+    test_freq: int = 10  # steps between validations; 0 or -1: only at the end
+    save_freq: int = -1  # steps between checkpoints; 0 or -1: only at the end
+    max_actor_ckpt_to_keep: int | None = None  # null or -1: all
+    resume_mode: str = "auto"  # auto: newest complete checkpoint in the run folder | disable | resume_path
+    resume_from_path: str | None = None  # a step folder, with resume_mode=resume_path
+    log_samples: int = 64  # samples written to samples.jsonl per step; -1: all
+    export_hf: bool = True  # write the final weights as a Hugging Face folder
+
+
+@dataclass
+class Config:
+    data: DataConfig = field(default_factory=DataConfig)
+    actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    custom_reward_function: CustomRewardFunctionConfig = field(default_factory=CustomRewardFunctionConfig)
+    grading: GradingConfig = field(default_factory=GradingConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    cluster: str = "ray"  # ray | inline (one process, for a debugger and for tests)
