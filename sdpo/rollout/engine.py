@@ -1,0 +1,107 @@
+"""What every inference engine offers. Plain data, no heavy imports.
+
+An engine is driven by one thread. `generate` blocks until all requests are done and calls back as each one finishes, so
+that grading starts while the rest is still being generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sdpo.errors import ConfigError, problem
+from sdpo.records import FinishReason
+
+
+@dataclass(frozen=True)
+class SamplingSpec:
+    """How one response is drawn. Nothing else shapes the distribution: engines ignore the model's own generation defaults.
+
+    Order of operations: logits / temperature, then top-k, then top-p. `temperature` 0 is greedy.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0  # nucleus; 1: off
+    top_k: int = -1  # -1 or 0: off
+    max_tokens: int = 16  # response tokens, the end-of-sequence id included
+    seed: int = 0  # of this request alone; equal seeds and weights give equal ids (per engine)
+    log_probs: bool = True  # return the sampler's log-probs
+    ignore_eos: bool = False  # generate to `max_tokens` (benchmarks)
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ConfigError(problem("rollout.temperature", self.temperature, "a number >= 0", "0 is greedy"))
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(problem("rollout.top_p", self.top_p, "a number in (0, 1]", "1 turns it off"))
+        if self.top_k < -1:
+            raise ConfigError(problem("rollout.top_k", self.top_k, "-1 or a number >= 0", "-1 turns it off"))
+        if self.max_tokens < 1:
+            raise ConfigError(problem("rollout.max_tokens", self.max_tokens, "a number >= 1"))
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One response to draw.
+
+    Example: GenerationRequest("train-7/3", [1, 512, 9], SamplingSpec(seed=request_seed(0, 12, "train-7", 3)))
+    """
+
+    request_id: str  # unique within one `generate` call
+    prompt_ids: list[int]  # with the generation header; sent to the model as they are
+    sampling: SamplingSpec = field(default_factory=SamplingSpec)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished response.
+
+    `response_ids` holds the end-of-sequence id when the model wrote one (any of the model's, see `eos.eos_token_ids`);
+    then `finish_reason` is "stop", else "length". `log_probs[t]` is the natural log of the probability with which
+    `response_ids[t]` was drawn (after temperature, top-k and top-p; for greedy the plain softmax at temperature 1);
+    None when not asked for.
+    """
+
+    request_id: str
+    response_ids: list[int]
+    log_probs: list[float] | None
+    finish_reason: FinishReason
+
+
+class RolloutEngine(Protocol):
+    """An inference engine with replaceable weights."""
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that the next `generate` uses; -1 before the first load: those of the model folder."""
+        ...
+
+    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
+        """Draw every response; `on_finished` is called in this thread, once per request, in the order of finishing.
+
+        Raises RolloutError when the engine died, ConfigError for a request that it can never serve (prompt too long).
+        An exception of `on_finished` aborts the running requests and is passed on.
+        """
+        ...
+
+    def load_weights(self, folder: str, version: int) -> None:
+        """Take the weights published in `folder` (see `sdpo.weights.shared_memory`).
+
+        Raises RolloutError when the folder holds another version or the weights do not fit the model.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the model. The engine cannot be used afterwards; a second call does nothing."""
+        ...
+
+
+def request_seed(base: int, step: int, prompt_uid: str, index: int) -> int:
+    """Seed in [0, 2**63) of one response, the same on every machine and independent of batch order and of replicas."""
+    text = f"{base}\x1f{step}\x1f{prompt_uid}\x1f{index}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,1 @@
+"""Ways to carry weights from the trainer to an inference engine, and the version check that goes with them."""
