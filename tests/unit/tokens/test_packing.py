@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sdpo.errors import DataError
+from sdpo.records import TrainRow
+from sdpo.tokens.packing import pack_chunk, pack_side, token_batch
+from sdpo.tokens.partition import Chunk
+
+ROWS = [
+    TrainRow("p", 0, [5, 6], [7, 8, 2], teacher_prompt_ids=[5, 9, 9, 6], sampler_logprobs=[-0.1, -0.2, -0.3], weight=0.5),
+    TrainRow("p", 1, [5, 6, 4], [3], teacher_prompt_ids=[5], sampler_logprobs=[-0.4]),
+]
+
+
+def test_rows_are_right_padded_prompt_plus_response() -> None:
+    side = pack_side([[5, 6], [5, 6, 4]], [[7, 8, 2], [3]], pad_id=2)
+    assert side.input_ids.tolist() == [[5, 6, 7, 8, 2], [5, 6, 4, 3, 2]]
+    assert side.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert side.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
+
+
+def test_the_selected_states_predict_the_response_tokens() -> None:
+    """Logits put all mass on the next token; any shift by one selects another id."""
+    side = pack_side([[0], [1, 2]], [[1, 2, 0], [0, 0]])
+    following = torch.roll(side.input_ids, -1, dims=1)
+    logits = torch.nn.functional.one_hot(following, 3).float() * 10
+    ids = torch.tensor([1, 2, 0, 0, 0])
+    log_probs = logits[side.select_row, side.select_col].log_softmax(-1).gather(1, ids[:, None])
+    assert log_probs.min() > -0.01
+
+
+def test_teacher_rows_end_with_the_response_ids_verbatim() -> None:
+    micro = pack_chunk(Chunk(ROWS))
+    assert micro.teacher is not None
+    for i, r in enumerate(ROWS):
+        for side in (micro.student, micro.teacher):
+            tokens = side.input_ids[i][side.attention_mask[i].bool()].tolist()
+            assert tokens[-len(r.response_ids) :] == r.response_ids
+
+
+def test_student_and_teacher_select_the_same_tokens_in_the_same_order() -> None:
+    micro = pack_chunk(Chunk(ROWS))
+    assert micro.teacher is not None
+    student = micro.student.input_ids[micro.student.select_row, micro.student.select_col + 1]
+    teacher = micro.teacher.input_ids[micro.teacher.select_row, micro.teacher.select_col + 1]
+    assert student.tolist() == teacher.tolist() == [7, 8, 2, 3]
+
+
+def test_rows_without_teacher_prompt_get_no_teacher_side() -> None:
+    assert pack_chunk(Chunk([TrainRow("p", 0, [1], [2])])).teacher is None
+
+
+def test_masks_come_from_lengths_so_the_end_id_is_trained_when_it_is_also_the_pad_id() -> None:
+    side = pack_side([[1]] * 3, [[5, 6, 7], [5, 2], [5, 6, 8]], pad_id=2)
+    assert side.attention_mask[:, 1:].tolist() == [[1, 1, 1], [1, 1, 0], [1, 1, 1]]
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="without prompt tokens"):
+        pack_side([[]], [[1]])
+
+
+def test_token_batch_is_flat_in_row_order() -> None:
+    batch = token_batch(ROWS, mini_batch_tokens=40, mini_batch_sequences=8, max_response_length=16)
+    assert batch.response_ids.tolist() == [7, 8, 2, 3]
+    assert batch.row.tolist() == [0, 0, 0, 1]
+    assert batch.row_lengths.tolist() == [3, 1]
+    assert batch.weights.tolist() == [0.5, 1.0]
+    assert batch.sampler_log_probs is not None
+    assert batch.sampler_log_probs.tolist() == pytest.approx([-0.1, -0.2, -0.3, -0.4])
+    assert (batch.tokens, batch.sequences, batch.max_response_length) == (40, 8, 16)
+    assert batch.advantages is None and batch.old_log_probs is None
+
+
+def test_token_batch_has_no_sampler_log_probs_unless_every_row_has() -> None:
+    rows = [ROWS[0], TrainRow("p", 1, [5], [3], advantage=-1.5)]
+    batch = token_batch(rows, 4, 2, 16)
+    assert batch.sampler_log_probs is None
+    assert batch.advantages is not None and batch.advantages.tolist() == [0.0, -1.5]
+
+
+def test_sampler_log_probs_of_another_length_are_an_error() -> None:
+    with pytest.raises(DataError, match="p/0: 2 sampler log-probs for 3"):
+        token_batch([TrainRow("p", 0, [5], [3, 4, 5], sampler_logprobs=[-1.0, -1.0])], 3, 1, 16)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from sdpo.errors import ConfigError
+from sdpo.records import TrainRow
+from sdpo.tokens.partition import (
+    Chunk,
+    padded_tokens,
+    plan_micro_batches,
+    row_length,
+    split_micro_batches,
+    split_over_ranks,
+)
+
+
+def row(index: int, prompt: int, response: int, teacher: int | None = None) -> TrainRow:
+    teacher_ids = None if teacher is None else [1] * teacher
+    return TrainRow("p", index, [1] * prompt, [2] * response, teacher_ids)
+
+
+ROWS = [row(i, 3 + i % 5, 1 + (7 * i) % 11, 4 + i % 3 if i % 4 else None) for i in range(23)]
+
+
+def indices(parts: list[list[TrainRow]]) -> list[int]:
+    return sorted(r.sample_index for part in parts for r in part)
+
+
+def test_micro_batches_hold_every_row_once_within_the_padded_budget() -> None:
+    parts = split_micro_batches(ROWS, max_tokens=40)
+    assert indices(parts) == list(range(23))
+    assert all(padded_tokens(part) <= 40 for part in parts)
+
+
+def test_budget_counts_the_longer_of_student_and_teacher() -> None:
+    rows = [row(0, 2, 3, teacher=7), row(1, 2, 3, teacher=7)]
+    assert row_length(rows[0]) == 10
+    assert len(split_micro_batches(rows, max_tokens=20)) == 1
+    assert len(split_micro_batches(rows, max_tokens=19)) == 2
+
+
+def test_a_row_over_the_budget_runs_alone_and_is_not_dropped() -> None:
+    parts = split_micro_batches([row(0, 50, 50), row(1, 1, 1), row(2, 1, 1)], max_tokens=10)
+    assert [[r.sample_index for r in part] for part in parts] == [[0], [1, 2]]
+
+
+def test_fixed_row_count_limits_rows() -> None:
+    assert [len(p) for p in split_micro_batches(ROWS, max_rows=8)] == [8, 8, 7]
+
+
+def test_limits_below_one_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_tokens"):
+        split_micro_batches(ROWS, max_tokens=0)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_ranks_share_all_rows_with_nearly_equal_tokens(world: int) -> None:
+    shares = split_over_ranks(ROWS, world)
+    assert len(shares) == world and indices(shares) == list(range(23))
+    sums = [sum(map(row_length, share)) for share in shares]
+    assert max(sums) - min(sums) <= max(map(row_length, ROWS))
+
+
+def test_fewer_rows_than_ranks_leaves_ranks_empty() -> None:
+    assert [len(share) for share in split_over_ranks(ROWS[:2], 4)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_plan_pairs_up_the_collectives_of_all_ranks(world: int) -> None:
+    plan = plan_micro_batches(ROWS, world, max_tokens=40)
+    kinds = [[chunk.has_teacher for chunk in chunks] for chunks in plan]
+    assert all(k == kinds[0] for k in kinds)
+    real = [chunk.rows for chunks in plan for chunk in chunks if not chunk.filler]
+    assert indices(real) == list(range(23))
+
+
+def test_no_chunk_mixes_rows_with_and_without_a_teacher() -> None:
+    for chunk in plan_micro_batches(ROWS, 1)[0]:
+        assert len({r.teacher_prompt_ids is None for r in chunk.rows}) == 1
+
+
+def test_a_rank_without_rows_gets_fillers_of_the_shortest_row() -> None:
+    plan = plan_micro_batches([row(0, 9, 9), row(1, 2, 2)], world=3)
+    assert plan[2] == [Chunk([row(1, 2, 2)], filler=True)]
+    assert not plan[0][0].filler and not plan[1][0].filler
+
+
+def test_a_rank_with_fewer_chunks_halves_its_own_before_it_takes_fillers() -> None:
+    rows = [row(0, 60, 40), *(row(i, 6, 4) for i in range(1, 11))]
+    plan = plan_micro_batches(rows, world=2, max_rows=4)
+    assert [len(chunks) for chunks in plan] == [3, 3]
+    assert sum(chunk.filler for chunks in plan for chunk in chunks) == 2  # one row cannot be halved
+
+
+def test_the_plan_is_the_same_on_every_rank() -> None:
+    assert plan_micro_batches(ROWS, 2, max_tokens=30) == plan_micro_batches(list(ROWS), 2, max_tokens=30)
+
+
+def test_no_rows_is_an_empty_plan() -> None:
+    assert plan_micro_batches([], world=2) == [[], []]
