@@ -1,0 +1,49 @@
+"""From packed token ids to what the loss needs: the hidden states that predict the response tokens, and the head.
+
+Prompts never go through the head: the vocabulary is multiplied at response positions only, by the loss, as it sees fit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sdpo.algorithms.scores import ResponseScores
+from sdpo.tokens.packing import PackedSide
+
+
+class PolicyModule(nn.Module):
+    """A causal language model seen as (hidden states at response positions, head).
+
+    One module, so that FSDP2's root covers the embedding and the head together (they may be tied).
+    """
+
+    def __init__(self, lm: nn.Module, vocab_size: int) -> None:
+        super().__init__()
+        self.lm = lm
+        self.vocab_size = vocab_size  # the tokenizer's; padded rows of the head take no probability
+
+    def forward(self, side: PackedSide) -> torch.Tensor:
+        """Hidden states [N, H] that predict the N response tokens of the micro-batch, in row order."""
+        backbone = self.lm.get_decoder() if hasattr(self.lm, "get_decoder") else self.lm.base_model
+        hidden = backbone(
+            input_ids=side.input_ids,
+            attention_mask=side.attention_mask,
+            position_ids=side.position_ids,
+            use_cache=False,
+        ).last_hidden_state
+        return hidden[side.select_row, side.select_col]
+
+    def scores(self, side: PackedSide) -> ResponseScores:
+        """Runs the forward pass and pairs it with the head, ready for a loss."""
+        hidden = self(side)
+        head, config = self.lm.get_output_embeddings(), self.lm.config
+        return ResponseScores(
+            hidden,
+            head.weight,
+            getattr(head, "bias", None),
+            self.vocab_size,
+            # Cohere multiplies the logits, Granite divides them, Gemma 2 caps them.
+            scale=getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0),
+            soft_cap=getattr(config, "final_logit_softcapping", None),
+        )

@@ -1,0 +1,79 @@
+"""Models and tokenizers from a local folder, a hub id, or the package itself (`builtin://tiny/<setting>`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdpo.config.schema import ModelConfig
+from sdpo.errors import ModelError, problem
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+BUILTIN = "builtin://"
+WEIGHTS = Path(__file__).parent / "tiny" / "weights"
+
+
+def resolve_model_path(path: str) -> str:
+    """Turns `builtin://tiny/hard` into the folder inside the package; expands `~`; leaves hub ids alone.
+
+    Raises ModelError for an unknown built-in model and for a missing local folder.
+    """
+    if path.startswith(BUILTIN):
+        folder = WEIGHTS / path.removeprefix(BUILTIN).removeprefix("tiny/")
+        if not (folder / "config.json").exists():
+            known = ", ".join(f"{BUILTIN}tiny/{p.parent.name}" for p in sorted(WEIGHTS.glob("*/config.json")))
+            raise ModelError(problem("actor_rollout_ref.model.path", path, known))
+        return str(folder)
+    local = Path(path).expanduser()
+    if local.exists():
+        return str(local)
+    if path.startswith(("/", "./", "../", "~")):
+        raise ModelError(problem("actor_rollout_ref.model.path", path, "an existing folder or a hub id", "check the path"))
+    return path
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, padding on the left. Raises ModelError with the loader's own words."""
+    from transformers import AutoTokenizer
+
+    path = resolve_model_path(config.tokenizer_path or config.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, revision=config.revision, trust_remote_code=config.trust_remote_code, padding_side="left"
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(problem("actor_rollout_ref.model.tokenizer_path", path, "a folder or hub id with a tokenizer", _first_line(error))) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = resolve_model_path(config.path)
+    try:
+        model_config = AutoConfig.from_pretrained(path, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        for key, value in config.override_config.items():
+            setattr(model_config, key, value)
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=model_config,
+            dtype=dtype,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            attn_implementation=config.attn_implementation,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(problem("actor_rollout_ref.model.path", path, "a folder or hub id of a causal language model", _first_line(error))) from error
+    if config.enable_gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,61 @@
+"""FSDP2: sharding, the full state dict, and the global gradient norm. One rank is left unsharded."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from sdpo.config.schema import FsdpConfig
+from sdpo.models.forward import PolicyModule
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def shard(module: PolicyModule, config: FsdpConfig, world_size: int, device: str) -> PolicyModule:
+    """Shards decoder layers, then the rest as the root group. Gradients are summed over ranks, not averaged: the losses
+    already carry global denominators."""
+    if world_size == 1:
+        return module
+    size = config.fsdp_size if 0 < config.fsdp_size < world_size else world_size
+    mesh = init_device_mesh(device, (world_size // size, size), mesh_dim_names=("replicate", "shard"))
+    options = {
+        "mesh": mesh if size < world_size else mesh["shard"],
+        "mp_policy": MixedPrecisionPolicy(DTYPES[config.param_dtype], DTYPES[config.reduce_dtype]),
+        "offload_policy": CPUOffloadPolicy() if config.offload_policy else OffloadPolicy(),
+    }
+    for layer in _decoder_layers(module):
+        fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
+    fully_shard(module, reshard_after_forward=False, **options)  # the loss reads the head after the forward pass
+    for part in [*_decoder_layers(module), module]:
+        part.set_gradient_divide_factor(1.0)
+    return module
+
+
+def _decoder_layers(module: PolicyModule) -> list[nn.Module]:
+    names = set(getattr(module.lm, "_no_split_modules", None) or ())
+    return [m for m in module.lm.modules() if type(m).__name__ in names]
+
+
+def full_state_dict(module: PolicyModule) -> dict[str, torch.Tensor]:
+    """The unsharded weights under Hugging Face's own names, on the CPU (on rank 0; empty elsewhere)."""
+    state = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return {name.removeprefix("lm."): tensor for name, tensor in state.items()}
+
+
+def clip_gradients(module: nn.Module, max_norm: float) -> torch.Tensor:
+    """Scales gradients to at most `max_norm` (0: only measures). Returns the norm over all ranks before scaling, a scalar."""
+    norm = nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    if max_norm > 0 and torch.isfinite(norm):
+        nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
+    return norm
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a distributed tensor, or the tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,34 @@
+"""What every teacher does: score packed rows without gradients, follow the student (or not), and be saved."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from sdpo.algorithms.scores import ResponseScores, Scores
+from sdpo.models.forward import PolicyModule
+from sdpo.tokens.packing import PackedSide
+
+
+class Teacher(Protocol):
+    """`module` holds the teacher's own weights and goes into checkpoints; None when it has none of its own."""
+
+    module: PolicyModule | None
+
+    def scores(self, side: PackedSide) -> Scores:
+        """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
+
+    def update(self, student: PolicyModule) -> None:
+        """Called once after each optimizer step with a finite gradient."""
+
+
+@torch.no_grad()
+def score_in_eval_mode(module: PolicyModule, side: PackedSide) -> ResponseScores:
+    """Forward pass without dropout; the module's own mode is put back."""
+    training = module.training
+    module.eval()
+    try:
+        return module.scores(side)
+    finally:
+        module.train(training)

@@ -1,0 +1,96 @@
+"""Checkpoint folders: written under a temporary name, synced to disk, renamed, marked. Only marked ones are ever read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sdpo.errors import CheckpointError
+
+MARKER = "COMPLETE"
+STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """The controller's part of a checkpoint. The data cursor is `step` alone: the order is a pure function of it."""
+
+    step: int
+    policy_version: int
+    samples: int  # responses generated so far
+    elapsed_s: float  # training time so far, over all starts
+
+
+def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], keep: int | None) -> Path:
+    """Writes `root/step_N` so that a crash at any moment leaves the older checkpoints readable; then prunes to `keep`.
+
+    `write_actor(folder)` writes the workers' part. Raises CheckpointError when the disk refuses.
+    """
+    final = root / f"step_{state.step}"
+    temporary = root / f".tmp_step_{state.step}"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write_actor(str(temporary / "actor"))
+        (temporary / STATE).write_text(json.dumps(asdict(state)))
+        (temporary / MARKER).touch()
+        _sync_tree(temporary)
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+        _sync(root)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"checkpoint {final}: could not be written ({error.strerror or error}); older ones are kept") from error
+    prune(root, keep)
+    return final
+
+
+def read_state(folder: Path) -> TrainerState:
+    """Raises CheckpointError for a folder that is missing, unfinished or damaged."""
+    if not (folder / MARKER).exists():
+        raise CheckpointError(f"checkpoint {folder}: {'unfinished' if folder.exists() else 'does not exist'}; name a complete step_N folder")
+    try:
+        return TrainerState(**json.loads((folder / STATE).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {folder}: {STATE} cannot be read ({error})") from error
+
+
+def complete(root: Path) -> list[Path]:
+    """Complete checkpoints, oldest first, ordered by step number."""
+    found = []
+    for folder in root.glob("step_*"):
+        number = folder.name.removeprefix("step_")
+        if number.isdecimal() and (folder / MARKER).exists():
+            found.append((int(number), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def latest(root: Path) -> Path | None:
+    """The newest complete checkpoint, or None."""
+    return next(reversed(complete(root)), None)
+
+
+def prune(root: Path, keep: int | None) -> None:
+    """Deletes all but the newest `keep` complete checkpoints. None, 0 and -1 keep all."""
+    if keep is None or keep <= 0:
+        return
+    for folder in complete(root)[:-keep]:
+        (folder / MARKER).unlink()  # a deletion cut short leaves no half checkpoint that looks whole
+        shutil.rmtree(folder)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

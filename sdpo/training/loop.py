@@ -1,0 +1,134 @@
+"""The training loop. Reads like the algorithm box: sample, grade, build the batch, update, sync; around it validation,
+checkpoints and the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sdpo.algorithms.scores import Algorithm
+from sdpo.config.schema import Config
+from sdpo.data.order import PromptOrder
+from sdpo.errors import GradingError
+from sdpo.records import GradeStatus, Group
+from sdpo.tracking.run_log import RunLog
+from sdpo.tracking.timing import PhaseTimer
+from sdpo.training import checkpoint
+from sdpo.training.checkpoint import TrainerState
+from sdpo.training.evaluate import validate
+from sdpo.training.metrics import group_metrics
+from sdpo.workers.group import Workers
+from sdpo.workers.rollout import Job, SamplingPlan
+
+
+class TrainingLoop:
+    def __init__(
+        self,
+        config: Config,
+        workers: Workers,
+        algorithm: Algorithm,
+        log: RunLog,
+        train_jobs: list[Job],
+        val_jobs: list[Job],
+        order: PromptOrder,
+        total_steps: int,
+        state: TrainerState,
+    ) -> None:
+        self.config, self.workers, self.algorithm, self.log = config, workers, algorithm, log
+        self.train_jobs, self.val_jobs, self.order, self.total_steps = train_jobs, val_jobs, order, total_steps
+        self.step, self.samples, self.elapsed_before = state.step, state.samples, state.elapsed_s
+        self.checkpoints = Path(config.trainer.default_local_dir) / "checkpoints"
+
+    def run(self) -> None:
+        """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
+        self.log.start_clock(self.elapsed_before)
+        self.workers.sync_weights()  # the engines start from the model folder, the student may come from a checkpoint
+        trainer = self.config.trainer
+        if self.step == 0 and trainer.val_before_train or trainer.val_only:
+            self._validate("val_before")
+        if trainer.val_only:
+            return
+        while self.step < self.total_steps:
+            self._train_step(self.step + 1)
+        self.log.finish()
+
+    def _train_step(self, step: int) -> None:
+        timer = PhaseTimer()
+        with timer.phase("rollout"):
+            jobs = [self.train_jobs[i] for i in self.order.batch(step)]
+            groups = self.workers.generate(jobs, self._sampling_plan(step))
+        self.samples += sum(len(group.samples) for group in groups)
+        batch = self.algorithm.build_batch(groups, step)
+        self.log.samples(step, groups, batch.reprompts, phase="train")
+        self._stop_if_grading_is_down(groups)
+        with timer.phase("update"):
+            report = self.workers.update(batch)
+        with timer.phase("sync"):
+            self.workers.sync_weights()
+        self.step = step
+        metrics = group_metrics(groups, self._threshold) | batch.metrics | report.metrics
+        metrics |= {
+            "train/samples": self.samples,
+            "policy_version": report.policy_version,
+            "actor/optimizer_steps": report.optimizer_steps,
+            "actor/skipped_steps": report.skipped_steps,
+        }
+        last = step == self.total_steps
+        if last or _due(step, self.config.trainer.test_freq):
+            with timer.phase("validate"):
+                metrics |= self._validate("val_after" if last else "val", record=False)
+        if last or _due(step, self.config.trainer.save_freq):
+            with timer.phase("checkpoint"):
+                self._save()
+        self.log.metrics(step, metrics | timer.metrics(tokens=_tokens(groups)))
+
+    @property
+    def _threshold(self) -> float:
+        return self.config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
+
+    def _sampling_plan(self, step: int) -> SamplingPlan:
+        rollout = self.config.actor_rollout_ref.rollout
+        return SamplingPlan(
+            n=rollout.n,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            max_tokens=self.config.data.max_response_length,
+            seed=self.config.data.seed,
+            step=step,
+            log_probs=rollout.calculate_log_probs,
+            ignore_eos=rollout.ignore_eos,
+        )
+
+    def _validate(self, phase: str, record: bool = True) -> dict[str, float]:
+        if not self.val_jobs:
+            return {}
+        groups, metrics = validate(self.config, self.workers, self.val_jobs)
+        self.log.samples(self.step, groups, {}, phase=phase)
+        self._stop_if_grading_is_down(groups)
+        if record:
+            self.log.metrics(self.step, metrics | {"policy_version": self.workers.policy_version})
+        return metrics
+
+    def _stop_if_grading_is_down(self, groups: list[Group]) -> None:
+        """A few lost grades are masked and counted; more of them mean that the grader is down, and training would go on
+        with whatever is left."""
+        grades = [s.grade for g in groups for s in g.samples]
+        failed = [g for g in grades if g.status is GradeStatus.INFRA_ERROR]
+        limit = self.config.grading.max_infra_error_frac
+        if len(failed) > limit * len(grades):
+            raise GradingError(
+                f"grading: {len(failed)} of {len(grades)} responses of step {self.step + 1} could not be graded "
+                f"({'; '.join(failed[0].flags)}); the samples are in the log; repair the grader and resume"
+            )
+
+    def _save(self) -> None:
+        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.log.elapsed())
+        checkpoint.save(self.checkpoints, state, self.workers.save, self.config.trainer.max_actor_ckpt_to_keep)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _tokens(groups: list[Group]) -> int:
+    return sum(len(s.response_ids) for g in groups for s in g.samples)

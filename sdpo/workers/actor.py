@@ -1,0 +1,173 @@
+"""The actor: student, teacher, optimizer, and one optimizer step. Runs in every training rank; knows nothing of Ray."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from sdpo.algorithms.registry import build_algorithm
+from sdpo.config.schema import ActorConfig, Config
+from sdpo.models.forward import PolicyModule
+from sdpo.models.load import load_causal_lm, load_tokenizer
+from sdpo.models.shard import DTYPES, clip_gradients, full_state_dict, shard
+from sdpo.records import MiniBatch, StepReport
+from sdpo.teacher.teachers import build_teacher
+from sdpo.tokens.packing import MicroBatch, pack_chunk, token_batch
+from sdpo.tokens.partition import Chunk, plan_micro_batches
+from sdpo.tracking.pooling import Sums, merge, pool
+from sdpo.weights import shared_memory
+from sdpo.workers import actor_state
+from sdpo.workers.schedule import build_scheduler
+
+
+@dataclass
+class RankShare:
+    """One rank's forwards of one optimizer step, with the denominators of the whole step. All ranks have equally many."""
+
+    chunks: list[Chunk]
+    tokens: int
+    sequences: int
+
+
+def split_over_ranks(mini_batches: list[MiniBatch], config: ActorConfig, world_size: int) -> list[list[RankShare]]:
+    """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows."""
+    rows_each = None if config.use_dynamic_bsz else config.ppo_micro_batch_size_per_gpu
+    shares: list[list[RankShare]] = [[] for _ in range(world_size)]
+    for batch in mini_batches:
+        plan = plan_micro_batches(batch.rows, world_size, config.ppo_max_token_len_per_gpu, rows_each)
+        for rank, chunks in enumerate(plan):
+            shares[rank].append(RankShare(chunks, batch.tokens, batch.sequences))
+    return shares
+
+
+class Actor:
+    """`total_optimizer_steps` fixes the learning-rate schedule."""
+
+    def __init__(self, config: Config, rank: int, world_size: int, device: str, total_optimizer_steps: int) -> None:
+        torch.manual_seed(config.trainer.seed + rank)
+        self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
+        actor = config.actor_rollout_ref.actor
+        self.algorithm = build_algorithm(config, None)
+        self.vocab_size = len(load_tokenizer(config.actor_rollout_ref.model))
+        self.student = self._build_module()
+        self.teacher = None
+        if self.algorithm.needs_teacher:
+            self.teacher = build_teacher(actor.self_distillation, self.student, self._build_module)
+        self.optimizer = torch.optim.AdamW(
+            [p for p in self.student.parameters() if p.requires_grad],
+            lr=actor.optim.lr,
+            betas=tuple(actor.optim.betas),
+            eps=actor.optim.eps,
+            weight_decay=actor.optim.weight_decay,
+        )
+        self.scheduler = build_scheduler(self.optimizer, actor.optim, total_optimizer_steps)
+        self.policy_version = 0
+
+    def _build_module(self) -> PolicyModule:
+        settings = self.config.actor_rollout_ref
+        lm = load_causal_lm(settings.model, DTYPES["float32"])
+        module = PolicyModule(lm, min(self.vocab_size, lm.get_output_embeddings().weight.shape[0]))
+        return shard(module.to(self.device), settings.actor.fsdp_config, self.world_size, self.device)
+
+    # -- one rollout batch ---------------------------------------------------------------------------------------------
+
+    def update(self, shares: list[RankShare]) -> StepReport:
+        """Takes one optimizer step per share (times `ppo_epochs`). Every rank calls it with equally many shares."""
+        epochs = self.config.actor_rollout_ref.actor.ppo_epochs
+        old_log_probs = None
+        if self.algorithm.needs_old_log_probs(len(shares) * epochs):
+            old_log_probs = [self._log_probs(share) for share in shares]
+        sums, skipped, before = [], 0, self.policy_version
+        for _ in range(epochs):
+            for position, share in enumerate(shares):
+                known = old_log_probs[position] if old_log_probs else None
+                skipped += not self._optimizer_step(share, known, sums)
+        metrics = pool(self._over_ranks(sums))
+        metrics["actor/lr"] = self.scheduler.get_last_lr()[0]
+        return StepReport(self.policy_version, self.policy_version - before, skipped, metrics)
+
+    def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
+        """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_sum = 0.0
+        for position, chunk in enumerate(share.chunks):
+            if self.world_size > 1:
+                self.student.set_requires_gradient_sync(position == len(share.chunks) - 1)
+            old = old_log_probs[position] if old_log_probs else None
+            loss_sum += self._backward(pack_chunk(chunk), share, old, sums)
+        norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
+        loss = self._sum_over_ranks(loss_sum)
+        finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
+        if finite:
+            self.optimizer.step()
+            self.scheduler.step()
+            self.policy_version += 1
+            if self.teacher is not None:
+                self.teacher.update(self.student)
+        if self.rank == 0:  # already over all ranks
+            sums.append({"actor/loss": (loss, 1.0), "actor/grad_norm": (float(norm), 1.0)})
+        return finite
+
+    def _backward(self, micro: MicroBatch, share: RankShare, old: torch.Tensor | None, sums: list[Sums]) -> float:
+        """Accumulates the gradient of one micro-batch; returns its part of the loss."""
+        teacher_scores = None
+        if self.teacher is not None and micro.teacher is not None:
+            teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
+        scores = self.student.scores(micro.student.to(self.device))
+        limit = self.config.data.max_response_length
+        batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
+        output = self.algorithm.loss(scores, teacher_scores, batch)
+        (output.loss * 0.0 if micro.filler else output.loss).backward()
+        if micro.filler:
+            return 0.0
+        sums.append(output.metrics)
+        return float(output.loss.detach())
+
+    @torch.no_grad()
+    def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
+        """Log-probs [N] of every chunk's response tokens under the current weights."""
+        temperature = self.config.actor_rollout_ref.rollout.temperature or 1.0
+        found = []
+        for micro in map(pack_chunk, share.chunks):
+            ids = torch.tensor([i for row in micro.rows for i in row.response_ids], device=self.device)
+            logits = self.student.scores(micro.student.to(self.device)).logits() / temperature
+            found.append(torch.log_softmax(logits, -1).gather(-1, ids[:, None])[:, 0])
+        return found
+
+    def _over_ranks(self, sums: list[Sums]) -> list[Sums]:
+        if self.world_size == 1:
+            return sums
+        gathered: list[Sums] = [{}] * self.world_size
+        dist.all_gather_object(gathered, merge(sums))
+        return gathered
+
+    def _sum_over_ranks(self, value: float) -> float:
+        if self.world_size == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total)
+
+    # -- weights and checkpoints ------------------------------------------------------------------------------------------------------
+
+    def publish(self, base: str) -> str:
+        """Writes the student's full weights for the rollout engines; returns the folder (on rank 0)."""
+        state = full_state_dict(self.student)
+        return shared_memory.publish(state, base, self.policy_version) if self.rank == 0 else ""
+
+    def export(self, folder: str) -> None:
+        """Writes the student as an ordinary Hugging Face folder (on rank 0)."""
+        from sdpo.models.export import export_hf
+
+        state = full_state_dict(self.student)
+        if self.rank == 0:
+            export_hf(self.student.lm, state, self.config.actor_rollout_ref.model, folder)
+
+    def save(self, folder: str) -> None:
+        actor_state.save(self, folder)
+
+    def load(self, folder: str) -> None:
+        actor_state.load(self, folder)

@@ -1,0 +1,73 @@
+"""The actor's part of a checkpoint: student, teacher, optimizer, scheduler, RNG, policy version, by
+`torch.distributed.checkpoint` (sharded; loads into another number of ranks)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from sdpo.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from sdpo.workers.actor import Actor
+
+
+def save(actor: Actor, folder: str) -> None:
+    """Writes every rank's shards to `folder`. Called on all ranks."""
+    dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
+
+
+def load(actor: Actor, folder: str) -> None:
+    """Restores what `save` wrote. Called on all ranks.
+
+    Raises CheckpointError when the folder cannot be read or belongs to another model or algorithm.
+    """
+    try:
+        present = set(dcp.FileSystemReader(folder).read_metadata().state_dict_metadata)
+        state = _state(actor)
+        rng_key = f"rng_{actor.rank}"
+        if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
+            del state[rng_key]
+        if actor.teacher is not None and actor.teacher.module is not None and not any(k.startswith("teacher.") for k in present):
+            raise CheckpointError(f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind")
+        dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
+    except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
+        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_first_line(error)}") from error
+    set_model_state_dict(actor.student, state["student"])
+    if "teacher" in state:
+        set_model_state_dict(actor.teacher.module, state["teacher"])
+    set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
+    actor.scheduler.load_state_dict(state["scheduler"])
+    actor.policy_version = state["policy_version"]
+    if rng_key in state:
+        torch.set_rng_state(state[rng_key]["cpu"])
+        if "cuda" in state[rng_key]:
+            torch.cuda.set_rng_state(state[rng_key]["cuda"])
+
+
+def _state(actor: Actor) -> dict[str, Any]:
+    rng = {"cpu": torch.get_rng_state()}
+    if actor.device == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state()
+    state = {
+        "student": get_model_state_dict(actor.student),
+        "optimizer": get_optimizer_state_dict(actor.student, actor.optimizer),
+        "scheduler": actor.scheduler.state_dict(),
+        "policy_version": actor.policy_version,
+        f"rng_{actor.rank}": rng,
+    }
+    if actor.teacher is not None and actor.teacher.module is not None:
+        state["teacher"] = get_model_state_dict(actor.teacher.module)
+    return state
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

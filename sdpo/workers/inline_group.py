@@ -1,0 +1,52 @@
+"""All workers in this process: for a debugger, for tests, and for reading along."""
+
+from __future__ import annotations
+
+import shutil
+
+from sdpo.config.schema import Config
+from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.weights import shared_memory
+from sdpo.workers.actor import Actor, split_over_ranks
+from sdpo.workers.grader import ThreadGraderPool
+from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+
+
+class InlineWorkers:
+    def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
+        self.config = config
+        self.actor = Actor(config, 0, 1, device, total_optimizer_steps)
+        self._weights_base = shared_memory.new_base()
+        shares_module = config.actor_rollout_ref.rollout.name == "hf"
+        self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), self.actor.student.lm if shares_module else None)
+        self._shares_module = shares_module
+
+    @property
+    def policy_version(self) -> int:
+        return self.actor.policy_version
+
+    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+        return self.rollout.generate(jobs, plan)
+
+    def update(self, batch: TrainBatch) -> StepReport:
+        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1)
+        return self.actor.update(shares[0])
+
+    def sync_weights(self) -> None:
+        if self._shares_module:  # same tensors: only the version moves
+            self.rollout.engine.policy_version = self.policy_version
+            return
+        self.rollout.load_weights(self.actor.publish(self._weights_base), self.policy_version)
+
+    def save(self, folder: str) -> None:
+        self.actor.save(folder)
+
+    def load(self, folder: str) -> None:
+        self.actor.load(folder)
+
+    def export(self, folder: str) -> None:
+        self.actor.export(folder)
+
+    def close(self) -> None:
+        self.rollout.close()
+        shutil.rmtree(self._weights_base, ignore_errors=True)

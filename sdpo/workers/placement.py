@@ -1,0 +1,46 @@
+"""Where the processes go: one resource pool for training ranks and one for rollout engines, colocated on GPUs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import ray
+
+import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
+from sdpo.config.schema import Config
+from verl.single_controller.ray import RayResourcePool
+
+# Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
+WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "VERL_PLATFORM")
+
+
+def worker_env() -> dict[str, str]:
+    """Environment of every Ray worker."""
+    return WORKER_ENV | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+
+
+def start_ray(config: Config) -> None:
+    """Joins the cluster that RAY_ADDRESS names, or starts one on this machine with as many slots as the run needs."""
+    options: dict = {"log_to_driver": True, "logging_level": "WARNING", "include_dashboard": False, "configure_logging": True}
+    if "RAY_ADDRESS" not in os.environ:
+        settings = config.actor_rollout_ref
+        slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4
+        options |= {"num_cpus": max(slots, os.cpu_count() or 1), "_node_ip_address": "127.0.0.1"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        ray.init(**options)
+
+
+def training_pool(config: Config, device: str) -> RayResourcePool:
+    """One process per training rank; on GPUs each shares its device with the rollout engine of the same index."""
+    trainer = config.trainer
+    return RayResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=device == "cuda", max_colocate_count=2 if device == "cuda" else 1)
+
+
+def rollout_pool(config: Config, device: str, training: RayResourcePool) -> RayResourcePool:
+    """On GPUs the training pool itself; on CPUs a pool of `rollout.replicas` processes."""
+    if device == "cuda":
+        return training
+    return RayResourcePool([config.actor_rollout_ref.rollout.replicas], use_gpu=False, max_colocate_count=1)

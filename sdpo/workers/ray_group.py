@@ -1,0 +1,88 @@
+"""All workers as Ray processes, through verl's worker groups."""
+
+from __future__ import annotations
+
+import shutil
+
+import ray
+
+from sdpo.config.schema import Config
+from sdpo.errors import RolloutError, SdpoError
+from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.weights import shared_memory
+from sdpo.workers.actor import split_over_ranks
+from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
+from sdpo.workers.ray_workers import ActorRayWorker, GraderProcess, RolloutRayWorker
+from sdpo.workers.rollout import Job, SamplingPlan
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
+
+CONCURRENT_GRADES = 8  # per grader process: about what one sandbox server keeps busy
+
+
+class RayWorkers:
+    def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
+        start_ray(config)
+        self.config = config
+        self.policy_version = 0
+        self._weights_base = shared_memory.new_base()
+        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=2, num_cpus=1)(GraderProcess)
+        self._graders = [
+            grader_class.options(runtime_env={"env_vars": worker_env()}).remote(config) for _ in range(config.grading.workers)
+        ]
+        pool = training_pool(config, device)
+        self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_optimizer_steps)
+        self._rollouts = _group(RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders)
+        self._call(lambda: (self._actors.ready(), self._rollouts.ready()))
+
+    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+        engines = self._rollouts.world_size
+        shares = [jobs[rank::engines] for rank in range(engines)]
+        answers = self._call(lambda: self._rollouts.generate(shares, [plan] * engines))
+        groups: list[Group] = [None] * len(jobs)
+        for rank, answer in enumerate(answers):
+            groups[rank::engines] = answer
+        wrong = {s.policy_version for g in groups for s in g.samples} - {self.policy_version}
+        if wrong:
+            raise RolloutError(f"rollout: responses come from policy version {wrong}, the actor is at {self.policy_version}")
+        return groups
+
+    def update(self, batch: TrainBatch) -> StepReport:
+        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, self._actors.world_size)
+        report = self._call(lambda: self._actors.update(shares))[0]
+        self.policy_version = report.policy_version
+        return report
+
+    def sync_weights(self) -> None:
+        folder = self._call(lambda: self._actors.publish(self._weights_base))[0]
+        self._call(lambda: self._rollouts.load_weights(folder, self.policy_version))
+
+    def save(self, folder: str) -> None:
+        self._call(lambda: self._actors.save(folder))
+
+    def load(self, folder: str) -> None:
+        self.policy_version = self._call(lambda: self._actors.load(folder))[0]
+
+    def export(self, folder: str) -> None:
+        self._call(lambda: self._actors.export(folder))
+
+    def close(self) -> None:
+        shutil.rmtree(self._weights_base, ignore_errors=True)
+        ray.shutdown()
+
+    @staticmethod
+    def _call(work):
+        """Runs a remote call; an error of ours raised in a worker is raised here as itself, a dead worker as RolloutError."""
+        try:
+            return work()
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SdpoError):
+                raise error.cause from error
+            raise
+        except ray.exceptions.RayActorError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, SdpoError) else None
+            raise cause or RolloutError(f"a worker process died: {str(error).strip().splitlines()[0]}") from error
+
+
+def _group(worker: type, pool, device: str, name: str, *args) -> RayWorkerGroup:
+    remote = RayClassWithInitArgs(ray.remote(worker), *args)
+    return RayWorkerGroup(pool, remote, name_prefix=f"{name}_", device_name=device, use_gpu=device == "cuda", worker_env=worker_env())

@@ -1,0 +1,100 @@
+"""The rollout worker: draws the groups of its share of the prompts and has each response graded as it finishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from sdpo.config.schema import Config
+from sdpo.models.load import load_tokenizer, resolve_model_path
+from sdpo.records import Grade, Group, Prompt, Sample
+from sdpo.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingSpec, request_seed
+from sdpo.workers.grader import GraderPool
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How the groups of one call are drawn. `step` enters the seeds: the same step always draws the same responses."""
+
+    n: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_tokens: int
+    seed: int
+    step: int
+    log_probs: bool = True
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt, rendered."""
+
+    prompt: Prompt
+    prompt_ids: list[int]
+
+
+class RolloutWorker:
+    def __init__(self, config: Config, device: str, graders: GraderPool, module: nn.Module | None = None) -> None:
+        """`module`: the student itself, for an engine in the trainer's process that shares its weights."""
+        self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+        self.graders = graders
+        self.engine = build_engine(config, device, module)
+
+    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+        """One graded group per job, in order. Blocks until the last response is graded."""
+        version = self.engine.policy_version
+        groups = [Group(job.prompt, [None] * plan.n) for job in jobs]
+        places: dict[str, tuple[Group, Job, int]] = {}
+        requests = []
+        for group, job in zip(groups, jobs, strict=True):
+            for index in range(plan.n):
+                name = f"{job.prompt.uid}/{index}"
+                places[name] = (group, job, index)
+                requests.append(GenerationRequest(name, job.prompt_ids, _sampling(plan, job.prompt.uid, index)))
+        waiting: list[tuple[Sample, Callable[[], Grade]]] = []
+
+        def on_finished(generation: Generation) -> None:
+            group, job, index = places[generation.request_id]
+            sample = self._sample(generation, job, index, version)
+            group.samples[index] = sample
+            waiting.append((sample, self.graders.submit(job.prompt, sample.response_text, sample.truncated)))
+
+        self.engine.generate(requests, on_finished)
+        for sample, verdict in waiting:
+            sample.grade = verdict()
+        return groups
+
+    def _sample(self, generation: Generation, job: Job, index: int, version: int) -> Sample:
+        return Sample(
+            prompt_uid=job.prompt.uid,
+            index=index,
+            prompt_ids=job.prompt_ids,
+            response_ids=generation.response_ids,
+            response_text=self.tokenizer.decode(generation.response_ids, skip_special_tokens=True),
+            finish_reason=generation.finish_reason,
+            policy_version=version,
+            sampler_logprobs=generation.log_probs,
+        )
+
+    def load_weights(self, folder: str, version: int) -> None:
+        self.engine.load_weights(folder, version)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.graders.close()
+
+
+def _sampling(plan: SamplingPlan, uid: str, index: int) -> SamplingSpec:
+    return SamplingSpec(
+        temperature=plan.temperature,
+        top_p=plan.top_p,
+        top_k=plan.top_k,
+        max_tokens=plan.max_tokens,
+        seed=request_seed(plan.seed, plan.step, uid, index),
+        log_probs=plan.log_probs,
+        ignore_eos=plan.ignore_eos,
+    )
