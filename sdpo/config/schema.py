@@ -1,7 +1,8 @@
 """Every setting, its type, its default and one line on what it means. The only home of defaults.
 
-Names and places are verl's where verl has the setting. `docs/configuration.md` is generated from this file: the comment
-behind a field is its description.
+Names and places are verl's where verl has the setting, values the paper's; the YAML tree holds what a root (`sdpo`,
+`baseline_grpo`), a model or a task changes. `docs/configuration.md` is generated from this file: the comment behind a field
+is its description.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ class DataConfig:
     val_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/test"])  # held-out problems
     train_max_samples: int = -1  # use only the first rows; -1: all
     val_max_samples: int = -1  # likewise for validation
-    train_batch_size: int = 16  # prompts per step
+    train_batch_size: int = 32  # prompts per step
     val_batch_size: int | None = None  # prompts per validation call; null: all at once
-    max_prompt_length: int = 1024  # tokens, rendered with the chat template
-    max_response_length: int = 1024  # tokens
+    max_prompt_length: int = 2048  # tokens, rendered with the chat template
+    max_response_length: int = 8192  # tokens
     filter_overlong_prompts: bool = True  # drop and count rows over max_prompt_length; false: error at the first
     shuffle: bool = True  # a new order every epoch, from (seed, epoch)
     seed: int = 0  # order of the prompts and sampling seeds
@@ -39,7 +40,7 @@ class ModelConfig:
     attn_implementation: str | None = None  # eager | sdpa | flash_attention_2; null: best available
     lora_rank: int = 0  # 0: full fine-tuning
     lora_alpha: int = 16  # scale is lora_alpha / lora_rank
-    target_modules: str = "all-linear"  # modules that get an adapter
+    target_modules: Any = "all-linear"  # modules that get an adapter: all-linear, or a list of names
 
 
 @dataclass
@@ -48,7 +49,7 @@ class OptimConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # AdamW
     eps: float = 1e-8  # AdamW
     weight_decay: float = 0.01  # AdamW
-    lr_warmup_steps: int = 0  # optimizer steps of linear warm-up; -1: from the ratio
+    lr_warmup_steps: int = -1  # optimizer steps of linear warm-up; -1: from the ratio
     lr_warmup_steps_ratio: float = 0.0  # share of the total steps, used when lr_warmup_steps is -1
     warmup_style: str = "constant"  # constant | cosine
     min_lr_ratio: float = 0.0  # floor of the cosine, as a share of lr
@@ -103,15 +104,15 @@ class ActorConfig:
     self_distillation: SelfDistillationConfig = field(default_factory=SelfDistillationConfig)  # SDPO's settings
     optim: OptimConfig = field(default_factory=OptimConfig)  # optimizer and schedule
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)  # sharding
-    ppo_mini_batch_size: int = 16  # prompts per optimizer step
-    ppo_micro_batch_size_per_gpu: int | None = None  # rows per forward; null: from the token budget
-    use_dynamic_bsz: bool = True  # fill micro-batches up to the token budget
-    ppo_max_token_len_per_gpu: int = 16384  # token budget of one micro-batch (prompt + response, student and teacher each)
+    ppo_mini_batch_size: int = 32  # prompts per optimizer step; must divide data.train_batch_size
+    ppo_micro_batch_size_per_gpu: int | None = None  # rows per forward; null: as many as the token budget holds
+    use_dynamic_bsz: bool | None = None  # true: fill micro-batches up to the token budget; null: unless ppo_micro_batch_size_per_gpu is set
+    ppo_max_token_len_per_gpu: int = 18944  # token budget of one micro-batch (prompt + response, student and teacher each)
     ppo_epochs: int = 1  # passes over a rollout batch
     loss_agg_mode: str = "token-mean"  # token-mean | seq-mean-token-mean | seq-mean-token-sum | seq-mean-token-sum-norm
     clip_ratio: float = 0.2  # GRPO clip when low/high are not set
     clip_ratio_low: float | None = None  # null: clip_ratio
-    clip_ratio_high: float | None = None  # null: clip_ratio
+    clip_ratio_high: float | None = 0.28  # null: clip_ratio
     clip_ratio_c: float = 3.0  # dual clip for negative advantages
     entropy_coeff: float = 0.0  # entropy bonus
     use_kl_loss: bool = False  # only false: no reference-policy penalty
@@ -121,7 +122,7 @@ class ActorConfig:
 
 @dataclass
 class ValKwargsConfig:
-    n: int = 1  # responses per held-out prompt
+    n: int = 4  # responses per held-out prompt
     temperature: float = 0.6  # sampling temperature
     top_p: float = 0.95  # nucleus
     top_k: int = -1  # -1: off
@@ -131,7 +132,7 @@ class ValKwargsConfig:
 @dataclass
 class RolloutConfig:
     name: str = "vllm"  # vllm | hf
-    mode: str = "sync"  # accepted for verl command lines; responses always stream to the grader
+    mode: str = "sync"  # sync or async, the same here: responses always stream to the grader
     n: int = 8  # responses per prompt (the group)
     temperature: float = 1.0  # also divides the logits in every loss
     top_p: float = 1.0  # nucleus
@@ -139,9 +140,9 @@ class RolloutConfig:
     dtype: str = "auto"  # auto: float32 on a CPU, bfloat16 on a GPU
     tensor_model_parallel_size: int = 1  # GPUs per engine
     replicas: int = 1  # engines; prompts are split between them
-    gpu_memory_utilization: float = 0.5  # share of the GPU for weights and KV cache
+    gpu_memory_utilization: float = 0.55  # share of the GPU for weights and KV cache
     cpu_kv_cache_gb: int = 1  # KV cache on a CPU
-    max_num_batched_tokens: int = 8192  # per engine step
+    max_num_batched_tokens: int = 18944  # per engine step
     max_num_seqs: int = 256  # concurrent sequences
     max_model_len: int | None = None  # null: prompt + response limits
     enforce_eager: bool | None = None  # null: true on a CPU (compiling costs minutes), false on a GPU
@@ -154,7 +155,7 @@ class RolloutConfig:
 @dataclass
 class RefConfig:
     placement: str = "colocated"  # teacher in the actor's process (colocated) or in its own worker group (remote)
-    log_prob_micro_batch_size_per_gpu: int | None = None  # accepted for verl command lines; the actor's budget is used
+    log_prob_micro_batch_size_per_gpu: int | None = None  # no effect (warns when set): the actor's token budget is used
 
 
 @dataclass
@@ -174,10 +175,10 @@ class RolloutCorrectionConfig:
 @dataclass
 class AlgorithmConfig:
     adv_estimator: str = "grpo"  # only grpo
-    norm_adv_by_std_in_grpo: bool = True  # divide the group's advantage by its standard deviation
+    norm_adv_by_std_in_grpo: bool = False  # divide the group's advantage by its standard deviation
     use_kl_in_reward: bool = False  # only false
-    gamma: float = 1.0  # accepted for verl command lines; outcome rewards have no discount
-    lam: float = 1.0  # likewise
+    gamma: float = 1.0  # only 1: outcome rewards have no discount
+    lam: float = 1.0  # only 1: there is no critic
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)  # sampler mismatch
 
 
@@ -204,8 +205,8 @@ class GradingConfig:
 
 @dataclass
 class TrainerConfig:
-    total_epochs: int = 1  # passes over the prompts
-    total_training_steps: int | None = None  # null: from the epochs
+    total_epochs: int = 30  # passes over the prompts
+    total_training_steps: int | None = None  # null: from the epochs; total_epochs on the command line drops a YAML value of this
     n_gpus_per_node: int = 1  # actor ranks per node (processes on a CPU)
     nnodes: int = 1  # machines
     device: str = "auto"  # auto | cpu | cuda
@@ -217,8 +218,8 @@ class TrainerConfig:
     default_local_dir: str = "runs/${trainer.project_name}/${trainer.experiment_name}"  # run folder: logs, samples, checkpoints, report
     val_before_train: bool = True  # validate the initial weights
     val_only: bool = False  # validate and stop
-    test_freq: int = 10  # steps between validations; 0 or -1: only at the end
-    save_freq: int = -1  # steps between checkpoints; 0 or -1: only at the end
+    test_freq: int = 10  # steps between validations, and at the end; -1: only at the end; 0: never
+    save_freq: int = -1  # steps between checkpoints, and at the end; -1: only at the end; 0: never
     max_actor_ckpt_to_keep: int | None = None  # null or -1: all
     resume_mode: str = "auto"  # auto: newest complete checkpoint in the run folder | disable | resume_path
     resume_from_path: str | None = None  # a step folder, with resume_mode=resume_path
@@ -235,3 +236,4 @@ class Config:
     grading: GradingConfig = field(default_factory=GradingConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     cluster: str = "ray"  # ray | inline (one process, for a debugger and for tests)
+    vars: dict[str, Any] = field(default_factory=dict)  # free names for `${vars.name}` in YAML and on the command line
