@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -25,10 +26,13 @@ class Teacher(Protocol):
 
 @torch.no_grad()
 def score_in_eval_mode(module: PolicyModule, side: PackedSide) -> ResponseScores:
-    """Forward pass without dropout; the module's own mode is put back."""
+    """Forward pass without dropout; the module's own mode is put back. The head is detached: it is multiplied later, by
+    the loss, where gradients are on."""
     training = module.training
     module.eval()
     try:
-        return module.scores(side)
+        scores = module.scores(side)
     finally:
         module.train(training)
+    bias = None if scores.bias is None else scores.bias.detach()
+    return replace(scores, weight=scores.weight.detach(), bias=bias)

@@ -22,7 +22,6 @@ class TrainerState:
     step: int
     policy_version: int
     samples: int  # responses generated so far
-    elapsed_s: float  # training time so far, over all starts
 
 
 def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], keep: int | None) -> Path:

@@ -35,12 +35,13 @@ class TrainingLoop:
     ) -> None:
         self.config, self.workers, self.algorithm, self.log = config, workers, algorithm, log
         self.train_jobs, self.val_jobs, self.order, self.total_steps = train_jobs, val_jobs, order, total_steps
-        self.step, self.samples, self.elapsed_before = state.step, state.samples, state.elapsed_s
+        self.step, self.samples = state.step, state.samples
+        self.timer = PhaseTimer(show=log.phase)
         self.checkpoints = Path(config.trainer.default_local_dir) / "checkpoints"
 
     def run(self) -> None:
         """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
-        self.log.start_clock(self.elapsed_before)
+        self.log.begin(self.total_steps)
         self.workers.sync_weights()  # the engines start from the model folder, the student may come from a checkpoint
         trainer = self.config.trainer
         if self.step == 0 and trainer.val_before_train or trainer.val_only:
@@ -49,20 +50,18 @@ class TrainingLoop:
             return
         while self.step < self.total_steps:
             self._train_step(self.step + 1)
-        self.log.finish()
 
     def _train_step(self, step: int) -> None:
-        timer = PhaseTimer()
-        with timer.phase("rollout"):
+        with self.timer("rollout"):
             jobs = [self.train_jobs[i] for i in self.order.batch(step)]
             groups = self.workers.generate(jobs, self._sampling_plan(step))
         self.samples += sum(len(group.samples) for group in groups)
         batch = self.algorithm.build_batch(groups, step)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
-        with timer.phase("update"):
+        with self.timer("update"):
             report = self.workers.update(batch)
-        with timer.phase("sync"):
+        with self.timer("sync"):
             self.workers.sync_weights()
         self.step = step
         metrics = group_metrics(groups, self._threshold) | batch.metrics | report.metrics
@@ -74,12 +73,18 @@ class TrainingLoop:
         }
         last = step == self.total_steps
         if last or _due(step, self.config.trainer.test_freq):
-            with timer.phase("validate"):
+            with self.timer("validate"):
                 metrics |= self._validate("val_after" if last else "val", record=False)
+        # The log comes first: a checkpoint never stands for a step that the log does not know.
+        self.log.metrics(step, metrics | self._timing(groups))
         if last or _due(step, self.config.trainer.save_freq):
-            with timer.phase("checkpoint"):
+            with self.timer("checkpoint"):
                 self._save()
-        self.log.metrics(step, metrics | timer.metrics(tokens=_tokens(groups)))
+
+    def _timing(self, groups: list[Group]) -> dict[str, float]:
+        timing = self.timer.step_metrics()
+        tokens = sum(len(s.response_ids) for g in groups for s in g.samples)
+        return timing | {"perf/tokens_per_s": tokens / max(timing["timing/step_s"], 1e-9)}
 
     @property
     def _threshold(self) -> float:
@@ -122,13 +127,9 @@ class TrainingLoop:
             )
 
     def _save(self) -> None:
-        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.log.elapsed())
+        state = TrainerState(self.step, self.workers.policy_version, self.samples)
         checkpoint.save(self.checkpoints, state, self.workers.save, self.config.trainer.max_actor_ckpt_to_keep)
 
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _tokens(groups: list[Group]) -> int:
-    return sum(len(s.response_ids) for g in groups for s in g.samples)

@@ -24,7 +24,7 @@ from sdpo.workers.rollout import Job
 def train(config: Config) -> int:
     """Runs a validated configuration to its end. Returns the exit code."""
     resume = find_resume(config)
-    state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0, 0.0)
+    state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
     tokenizer = load_tokenizer(config.actor_rollout_ref.model)
     chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
     train_jobs, val_jobs = _jobs(config, chat, "train"), _jobs(config, chat, "val")
@@ -33,20 +33,18 @@ def train(config: Config) -> int:
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
     algorithm = build_algorithm(config, builder)
     run_dir = Path(config.trainer.default_local_dir)
-    log = RunLog(run_dir, config, resume_step=state.step if resume else None)
-    workers: Workers | None = None
-    try:
-        log.announce(algorithm.describe(), len(train_jobs), len(val_jobs), total_steps)
-        workers = start_workers(config, optimizer_steps(config, total_steps))
+    with RunLog(run_dir, config, resume_step=state.step if resume else None) as log:
+        log.note(f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, {total_steps} steps")
         if resume:
-            workers.load(str(resume / "actor"))
-        TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
-        if config.trainer.export_hf and not config.trainer.val_only:
-            workers.export(str(run_dir / "model"))
-        log.summary()
-    finally:
-        log.close()
-        if workers is not None:
+            log.note(f"resuming after step {state.step} from {resume}")
+        workers = start_workers(config, optimizer_steps(config, total_steps))
+        try:
+            if resume:
+                workers.load(str(resume / "actor"))
+            TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
+            if config.trainer.export_hf and not config.trainer.val_only:
+                workers.export(str(run_dir / "model"))
+        finally:
             workers.close()
     return 0
 

@@ -34,10 +34,12 @@ class RankShare:
 
 def split_over_ranks(mini_batches: list[MiniBatch], config: ActorConfig, world_size: int) -> list[list[RankShare]]:
     """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows."""
-    rows_each = None if config.use_dynamic_bsz else config.ppo_micro_batch_size_per_gpu
+    rows_each, budget = config.ppo_micro_batch_size_per_gpu, config.ppo_max_token_len_per_gpu
+    if rows_each and not config.use_dynamic_bsz:
+        budget = None  # a fixed number of rows, whatever their length
     shares: list[list[RankShare]] = [[] for _ in range(world_size)]
     for batch in mini_batches:
-        plan = plan_micro_batches(batch.rows, world_size, config.ppo_max_token_len_per_gpu, rows_each)
+        plan = plan_micro_batches(batch.rows, world_size, budget, rows_each)
         for rank, chunks in enumerate(plan):
             shares[rank].append(RankShare(chunks, batch.tokens, batch.sequences))
     return shares

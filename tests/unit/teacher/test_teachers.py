@@ -1,0 +1,87 @@
+"""Teachers: rate and direction of the average, no gradients, no shared mode (numbers derived by hand)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sdpo.config.schema import SelfDistillationConfig
+from sdpo.models.forward import PolicyModule
+from sdpo.teacher.teachers import EmaTeacher, FrozenTeacher, LiveTeacher, TrustRegionTeacher, build_teacher
+from sdpo.tokens.packing import pack_side
+
+
+def _module(seed: int = 0, dropout: float = 0.0) -> PolicyModule:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, attention_dropout=dropout,
+    )
+    return PolicyModule(LlamaForCausalLM(config).train(), vocab_size=11)
+
+
+def _constant(module: PolicyModule, value: float) -> PolicyModule:
+    with torch.no_grad():
+        for p in module.parameters():
+            p.fill_(value)
+    return module
+
+
+SIDE = pack_side([[1, 2, 3], [4]], [[5, 6], [7]])
+OTHER = pack_side([[9, 9, 1, 2, 3], [8, 4]], [[5, 6], [7]])
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(1, 0.05), (10, 0.401263)])
+def test_ema_moves_by_the_rate_towards_the_student(updates, expected):
+    teacher, student = EmaTeacher(_constant(_module(), 0.0), rate=0.05), _constant(_module(), 1.0)
+    for _ in range(updates):
+        teacher.update(student)
+    for p in teacher.module.parameters():
+        torch.testing.assert_close(p, torch.full_like(p, expected), atol=1e-6, rtol=0)
+
+
+def test_ema_keeps_float32_beside_a_bfloat16_student():
+    teacher, student = EmaTeacher(_constant(_module(), 0.0), rate=0.001), _constant(_module(), 1.0).to(torch.bfloat16)
+    for _ in range(3):
+        teacher.update(student)
+    p = next(teacher.module.parameters())
+    assert p.dtype == torch.float32
+    torch.testing.assert_close(p, torch.full_like(p, 1 - 0.999**3), atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["ema", "frozen", "live", "trust-region"])
+def test_a_teacher_gets_no_gradient_and_leaves_the_students_mode_alone(kind):
+    student = _module(dropout=0.5)
+    config = SelfDistillationConfig(teacher_regularization=kind, teacher_update_rate=0.1)
+    teacher = build_teacher(config, student, lambda: _module(dropout=0.5))
+    first, second = teacher.scores(OTHER).logits(), teacher.scores(OTHER).logits()
+    assert student.training and all(m.training for m in student.modules())
+    assert torch.equal(first, second)  # dropout is off
+    assert not first.requires_grad
+    loss = (student.scores(SIDE).logits() - first).square().sum()
+    loss.backward()
+    assert any(p.grad.abs().sum() > 0 for p in student.parameters())
+    if teacher.module is not None:
+        assert all(p.grad is None for p in teacher.module.parameters())
+
+
+def test_frozen_and_trust_region_keep_their_own_weights():
+    for teacher in (FrozenTeacher(_module()), TrustRegionTeacher(_module(), _module(1), 0.5)):
+        before = [p.clone() for p in teacher.module.parameters()]
+        teacher.update(_module(1))
+        assert all(torch.equal(a, b) for a, b in zip(before, teacher.module.parameters(), strict=True))
+
+
+def test_trust_region_interpolates_logits_of_reference_and_student():
+    reference, student = _module(0), _module(1)
+    mixed = TrustRegionTeacher(reference, student, rate=0.25).scores(SIDE).logits()
+    with torch.no_grad():
+        expected = 0.75 * reference.scores(SIDE).logits() + 0.25 * student.scores(SIDE).logits()
+    torch.testing.assert_close(mixed, expected)
+
+
+def test_live_teacher_is_the_student_under_another_prompt():
+    student = _module()
+    with torch.no_grad():
+        torch.testing.assert_close(LiveTeacher(student).scores(OTHER).logits(), student.scores(OTHER).logits())
