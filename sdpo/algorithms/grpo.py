@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdpo.algorithms.importance import rollout_importance
 from sdpo.algorithms.policy import loss_temperature, policy_terms
-from sdpo.algorithms.reduce import metric_sums, token_weights
+from sdpo.algorithms.reduce import metric_sums
 from sdpo.algorithms.rows import fraction, split_into_steps, usable
 from sdpo.algorithms.scores import LossOutput, Scores, TokenBatch
 from sdpo.config.schema import Config
@@ -122,7 +122,7 @@ class Grpo:
 
     def loss(self, student: Scores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
         """verl's clipped loss over the padded micro-batch; weights of rows and of the rollout correction multiply it."""
-        from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
+        from verl.trainer.ppo.core_algos import agg_loss, compute_policy_loss_vanilla
 
         if batch.advantages is None:
             raise ValueError("GRPO's loss needs an advantage for every row")
@@ -130,19 +130,20 @@ class Grpo:
         log_prob, entropy = policy_terms(student, batch.response_ids, self.temperature, entropy_gradient=coeff != 0)
         rollout = rollout_importance(log_prob, batch, self.correction)
         old = log_prob.detach() if batch.old_log_probs is None else batch.old_log_probs
-        pad = _Padding(batch)
+        pad, config = _Padding(batch), self._verl_config(batch)
+        mask = pad(log_prob.new_ones(log_prob.shape))
         loss, statistics = compute_policy_loss_vanilla(
             old_log_prob=pad(old),
             log_prob=pad(log_prob),
             advantages=pad(batch.advantages.to(log_prob.dtype)[batch.row]),
-            response_mask=pad(log_prob.new_ones(log_prob.shape)),
+            response_mask=mask,
             loss_agg_mode=self.actor.loss_agg_mode,
-            config=self._verl_config(batch),
+            config=config,
             rollout_is_weights=pad(rollout.weight * batch.weights.to(log_prob.dtype)[batch.row]),
         )
         if coeff:
-            weights = token_weights(batch, self.actor.loss_agg_mode, "global", entropy.dtype)
-            loss = loss - coeff * (weights * entropy).sum()
+            bonus = agg_loss(pad(entropy), mask, self.actor.loss_agg_mode, **config.global_batch_info)
+            loss = loss - coeff * bonus
         count = float(log_prob.numel())
         metrics = {name: (value * count, count) for name, value in statistics.items() if count}
         return LossOutput(loss, metrics | metric_sums({"actor/entropy": entropy, **rollout.values}))

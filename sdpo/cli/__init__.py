@@ -1,0 +1,1 @@
+"""Command line programs other than training: `python -m sdpo.cli.NAME`."""
