@@ -1,0 +1,46 @@
+"""Which token ids end a response, and where a response ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdpo.errors import ModelError
+
+
+def stop_token_ids(folder: str | Path, tokenizer: Any) -> tuple[int, ...]:
+    """All end-of-sequence ids of a model, the tokenizer's own first.
+
+    Models name them in up to three places and often disagree: the tokenizer, generation_config.json and config.json
+    (there also under `text_config`). A response that stops on any of them has stopped.
+    """
+    found: list[int] = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+    for name in ("generation_config.json", "config.json"):
+        path = Path(folder) / name
+        if path.is_file():
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise ModelError(f"{path}: not valid JSON ({error}); repair or remove the file") from error
+            for holder in (content, content.get("text_config") or {}):
+                ids = holder.get("eos_token_id")
+                found += [ids] if isinstance(ids, int) else list(ids or [])
+    if not found:
+        raise ModelError(f"{folder}: no end-of-sequence id in tokenizer, generation_config.json or config.json; set one")
+    return tuple(dict.fromkeys(found))
+
+
+def cut_at_stop(ids: Sequence[int], stop_ids: Collection[int]) -> tuple[list[int], bool]:
+    """The response up to and including its first stop id (it is trained on), and whether it has one.
+
+    No stop id means that the length limit cut it: truncated. What follows a stop id is padding, whatever its id.
+
+    >>> cut_at_stop([5, 2, 2, 2], {2, 7}), cut_at_stop([5, 6, 8], {2, 7})
+    (([5, 2], True), ([5, 6, 8], False))
+    """
+    for position, token in enumerate(ids):
+        if token in stop_ids:
+            return list(ids[: position + 1]), True
+    return list(ids), False
