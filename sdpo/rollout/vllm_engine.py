@@ -1,0 +1,227 @@
+"""vLLM behind the engine protocol. The only module of this package that imports vLLM.
+
+vLLM's own step loop is driven from here, synchronously: one call of `generate` is one loop of `LLMEngine.step`, and each
+request is handed on in the step in which it finishes.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sdpo.config.schema import RolloutConfig
+from sdpo.errors import ConfigError, ModelError, RolloutError, problem
+from sdpo.rollout.engine import Generation, GenerationRequest
+from sdpo.rollout.vllm_settings import engine_arguments, prepare_environment, sampling_arguments
+from sdpo.weights.coverage import check_coverage
+from sdpo.weights.version import check_version
+
+# What vLLM raises when a model does not load, a step fails or its process is gone (its own errors derive from these).
+_FAILURES = (RuntimeError, ValueError, AssertionError, KeyError, AttributeError, OSError)
+
+
+class VllmEngine:
+    """A vLLM engine in this process, or in one of its own where this process already trains with others.
+
+    `model_path`: folder or hub id; `max_prompt`, `max_response`: tokens; `device`: "cpu" or "cuda" (the first visible GPU,
+    or as many as `tensor_model_parallel_size`); `stop_ids`: all end-of-sequence ids (`tokens.stop.stop_token_ids`);
+    `engine_options`: further `vllm.EngineArgs`, e.g. revision, trust_remote_code, hf_overrides.
+
+    Raises ModelError when the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        config: RolloutConfig,
+        max_prompt: int,
+        max_response: int,
+        device: str,
+        stop_ids: Sequence[int],
+        engine_options: dict[str, Any] | None = None,
+    ) -> None:
+        self._path = model_path
+        self._device = device.partition(":")[0]
+        self._stop_ids = tuple(stop_ids)
+        self._max_model_len = config.max_model_len or max_prompt + max_response
+        self._version = -1
+        self._sleeps = self._device != "cpu" and config.free_cache_engine
+        self._asleep = False
+        # In-process vLLM joins the process group it finds and insists that the group has exactly its own ranks.
+        foreign_group = dist.is_available() and dist.is_initialized()
+        self._own_process = foreign_group and dist.get_world_size() != config.tensor_model_parallel_size
+        self._owns_group = not foreign_group
+        prepare_environment(self._device, self._own_process)
+        with _process_state_kept():
+            self._engine = self._start(config, engine_options or {})
+
+    @property
+    def policy_version(self) -> int:
+        return self._version
+
+    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
+        """See `RolloutEngine.generate`. A response ends with "length" where `max_model_len` is reached."""
+        from vllm import SamplingParams
+        from vllm.inputs.engine import tokens_input
+
+        engine = self._alive()
+        wanted = {request.request_id: request for request in requests}
+        if len(wanted) != len(requests):
+            raise RolloutError(problem("request_id", "the same id twice", "ids that are unique within one call"))
+        prepared = [(r, self._sampling(r)) for r in requests]
+        self._wake()
+        internal: dict[str, str] = {}
+        with _rng_kept():
+            try:
+                for request, arguments in prepared:
+                    parameters = SamplingParams(**arguments)
+                    prompt = tokens_input(list(request.prompt_ids))
+                    internal[request.request_id] = engine.add_request(request.request_id, prompt, parameters)
+                while internal:
+                    for output in self._step():
+                        internal.pop(output.request_id)
+                        on_finished(_generation(output, wanted[output.request_id].sampling.log_probs))
+            finally:
+                if internal and self._engine is not None:
+                    engine.abort_request(list(internal.values()), internal=True)
+        self._sleep()
+
+    def load_weights(self, folder: str, version: int) -> None:
+        """See `RolloutEngine.load_weights`. Cached prefixes of the old weights are dropped in the same call."""
+        engine = self._alive()
+        check_version(folder, version)
+        check_coverage(folder, self._path)
+        self._wake()
+        try:
+            engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            dropped = engine.reset_prefix_cache()
+        except _FAILURES as error:
+            raise RolloutError(f"vLLM could not load the weights of version {version} from {folder}: {error}") from error
+        if not dropped:
+            raise RolloutError(f"vLLM kept cached prefixes of version {self._version}: requests were still running")
+        self._version = version
+        self._sleep()
+
+    def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        # vLLM's shutdown destroys the default process group: only when that group is vLLM's own.
+        if self._own_process or self._owns_group:
+            engine.engine_core.shutdown()
+        del engine
+        gc.collect()
+
+    def _start(self, config: RolloutConfig, options: dict[str, Any]) -> Any:
+        try:
+            from transformers import AutoConfig
+            from vllm import EngineArgs, LLMEngine
+
+            trust = bool(options.get("trust_remote_code", False))
+            hf_config = AutoConfig.from_pretrained(
+                self._path, revision=options.get("revision"), trust_remote_code=trust
+            )
+            arguments = engine_arguments(self._path, config, self._max_model_len, self._device, hf_config, **options)
+            with _nothing_compiled() if self._device == "cpu" and arguments["enforce_eager"] else nullcontext():
+                if self._device == "cpu":
+                    _register_model_class(hf_config)
+                return LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except _FAILURES as error:
+            raise ModelError(f"vLLM cannot serve {self._path}: {str(error).strip()}") from error
+
+    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        room = self._max_model_len - len(request.prompt_ids)
+        if room < 1 or not request.prompt_ids:
+            allowed = f"1 to {self._max_model_len - 1} tokens (rollout.max_model_len is {self._max_model_len})"
+            raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise rollout.max_model_len"))
+        return sampling_arguments(request.sampling, room, self._stop_ids)
+
+    def _step(self) -> Iterator[Any]:
+        try:
+            outputs = self._engine.step()
+        except _FAILURES as error:
+            self._engine = None
+            raise RolloutError(f"vLLM failed while generating: {type(error).__name__}: {error}") from error
+        return (output for output in outputs if output.finished)
+
+    def _alive(self) -> Any:
+        if self._engine is None:
+            raise RolloutError("the vLLM engine is closed or has failed before; start a new one")
+        return self._engine
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
+
+    def _sleep(self) -> None:
+        if self._sleeps and not self._asleep:
+            self._engine.sleep(level=1)
+            self._asleep = True
+
+
+def _generation(output: Any, with_log_probs: bool) -> Generation:
+    completion = output.outputs[0]
+    ids = list(completion.token_ids)
+    log_probs = list(completion.logprobs.logprobs) if with_log_probs else None
+    if log_probs is not None and len(log_probs) != len(ids):
+        raise RolloutError(problem("log_probs", len(log_probs), f"{len(ids)}, one per response token"))
+    reason = completion.finish_reason if completion.finish_reason in ("stop", "length") else "abort"
+    return Generation(output.request_id, ids, log_probs, reason)
+
+
+def _register_model_class(hf_config: Any) -> None:
+    """Import the model class here instead of in a subprocess that vLLM starts to look at it: that exists to keep CUDA out of
+    the parent, and costs 14 s on a fresh machine."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    for architecture in hf_config.architectures or []:
+        entry = ModelRegistry.models.get(architecture)
+        if entry is not None:
+            ModelRegistry.register_model(architecture, entry.load_model_cls())
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Leave vLLM's two small compiled sampling functions as plain Python: compiling them costs 20 s in the first batch, and
+    they are a thousandth of a step."""
+    import torch._dynamo.config
+
+    with torch._dynamo.config.patch(disable=True):
+        import vllm.v1.sample.sampler
+
+        yield
+
+
+@contextmanager
+def _rng_kept() -> Iterator[None]:
+    """vLLM draws from torch's CPU generator although every request brings its own seed; the trainer's stream must not depend on
+    where the engine runs."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextmanager
+def _process_state_kept() -> Iterator[None]:
+    """Undo what starting vLLM in this process does to it: global seeds and torch's thread setter."""
+    import numpy
+
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])

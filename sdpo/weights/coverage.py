@@ -1,0 +1,34 @@
+"""Are published weights all of a model? Reads headers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import safe_open
+
+from sdpo.errors import RolloutError, problem
+
+
+def check_coverage(folder: str, model_folder: str) -> None:
+    """Raises RolloutError when `folder` lacks a tensor of `model_folder` or has it in another shape: an engine would go on
+    with the old one and say nothing. A missing output head is allowed (it may be tied). Does nothing when `model_folder`
+    is not a local folder of safetensors files."""
+    expected = _shapes(model_folder)
+    if not expected:
+        return
+    given = _shapes(folder)
+    missing = sorted(name for name in expected if name not in given and "lm_head" not in name)
+    if missing:
+        raise RolloutError(problem("weights.missing", missing[:3], f"all {len(expected)} tensors of {model_folder}"))
+    wrong = sorted(name for name in given if name in expected and given[name] != expected[name])
+    if wrong:
+        name = wrong[0]
+        raise RolloutError(problem(f"weights shape of {name}", given[name], str(expected[name])))
+
+
+def _shapes(folder: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
+    return shapes
