@@ -1,0 +1,60 @@
+"""Which sibling's solution each sample of a group is shown."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from sdpo.config.schema import SelfDistillationConfig
+from sdpo.errors import ConfigError, problem
+from sdpo.records import Group, Sample
+from sdpo.tokens.think import strip_think
+
+REWARD_TOLERANCE = 1e-9  # ten tests of weight 0.1 sum to 0.9999999999999999
+CHOICES = ("first", "random", "shortest")
+
+
+def is_success(sample: Sample, threshold: float) -> bool:
+    """Graded, and its reward reaches the threshold."""
+    grade = sample.grade
+    return grade is not None and grade.reward is not None and grade.graded and grade.reward >= threshold - REWARD_TOLERANCE
+
+
+def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:
+    """The response as it is shown to the teacher."""
+    text = sample.response_text
+    return strip_think(text) if config.remove_thinking_from_demonstration else text
+
+
+def may_serve(sample: Sample, config: SelfDistillationConfig) -> bool:
+    """A complete success with something to show. A truncated or aborted response never serves."""
+    complete = sample.finish_reason == "stop"
+    return complete and is_success(sample, config.success_reward_threshold) and bool(demonstration_text(sample, config).strip())
+
+
+def route(group: Group, config: SelfDistillationConfig, rng: random.Random | None = None) -> list[int | None]:
+    """For each sample, the position in `group.samples` of the sibling that demonstrates for it, or None.
+
+    `first`: the earliest success; `shortest`: the one with the fewest response tokens, the earliest of equals; `random`:
+    drawn from `rng` for each sample. With `dont_reprompt_on_self_success` a sample never demonstrates for itself.
+
+    Example: rewards [1, 1, 0, 0] give [1, 0, 0, 0]; [1, 0, 0, 0] give [None, 0, 0, 0].
+    """
+    successes = [position for position, sample in enumerate(group.samples) if may_serve(sample, config)]
+    sources: list[int | None] = []
+    for position in range(len(group.samples)):
+        itself_too = not config.dont_reprompt_on_self_success
+        candidates = [source for source in successes if itself_too or source != position]
+        sources.append(_choose(candidates, group.samples, config.demonstration_choice, rng) if candidates else None)
+    return sources
+
+
+def _choose(candidates: Sequence[int], samples: Sequence[Sample], choice: str, rng: random.Random | None) -> int:
+    if choice == "first":
+        return candidates[0]
+    if choice == "shortest":
+        return min(candidates, key=lambda position: len(samples[position].response_ids))
+    if choice == "random":
+        return (rng or random.Random(0)).choice(candidates)
+    field = "actor_rollout_ref.actor.self_distillation.demonstration_choice"
+    raise ConfigError(problem(field, choice, " | ".join(CHOICES)))
