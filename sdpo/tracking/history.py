@@ -1,0 +1,168 @@
+"""A run folder read back: what the final table, the report and the dashboards draw from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sdpo.errors import DataError, problem
+from sdpo.tracking.jsonl import read_lines
+
+METRICS_FILE = "metrics.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+CONFIG_FILE = "resolved_config.yaml"
+STATE_FILE = "run.json"
+REPORT_FILE = "report.html"
+
+_VALIDATION_NAME = re.compile(r"^val/avg@(\d+)$")
+# Keys of timing/ that are not a phase.
+_TOTALS = frozenset({"timing/step_s", "timing/elapsed_s"})
+
+
+@dataclass
+class RunHistory:
+    """Metrics by step (ascending, lines of one step joined), run state and configuration of one run folder."""
+
+    run_dir: Path
+    rows: list[dict[str, Any]]
+    state: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, run_dir: Path | str) -> RunHistory:
+        """Raises DataError when the folder has no metrics file. A broken last line is left out."""
+        run_dir = Path(run_dir)
+        if not (run_dir / METRICS_FILE).is_file():
+            raise DataError(
+                problem("run folder", str(run_dir), f"a folder with {METRICS_FILE}", "give trainer.default_local_dir of a run")
+            )
+        by_step: dict[int, dict[str, Any]] = {}
+        for line in read_lines(run_dir / METRICS_FILE):
+            if isinstance(line.get("step"), int):
+                by_step.setdefault(line["step"], {}).update(line)
+        rows = [by_step[step] for step in sorted(by_step)]
+        return cls(run_dir, rows, _read_json(run_dir / STATE_FILE), _read_yaml(run_dir / CONFIG_FILE))
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """(step, value) wherever the metric is a number."""
+        return [(row["step"], row[name]) for row in self.rows if _is_number(row.get(name))]
+
+    def last(self, name: str) -> float | None:
+        values = self.series(name)
+        return values[-1][1] if values else None
+
+    def names(self) -> list[str]:
+        """Every metric that has at least one number, sorted."""
+        return sorted({name for row in self.rows for name, value in row.items() if _is_number(value)} - {"step", "time"})
+
+    @cached_property
+    def elapsed(self) -> dict[int, float]:
+        """Step -> seconds of training behind it, over all resumes."""
+        return dict(self.series("timing/elapsed_s"))
+
+    @property
+    def validation_name(self) -> str | None:
+        """The held-out accuracy: `val/avg@n` with the largest n."""
+        found = [(int(match[1]), name) for name in self.names() if (match := _VALIDATION_NAME.match(name))]
+        return max(found)[1] if found else None
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds of each phase, summed over the steps, largest first."""
+        totals = {
+            name.removeprefix("timing/").removesuffix("_s"): sum(value for _, value in self.series(name))
+            for name in self.names()
+            if name.startswith("timing/") and name.endswith("_s") and name not in _TOTALS
+        }
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def summary(self) -> Summary:
+        validation = self.series(self.validation_name) if self.validation_name else []
+        best_step, best = max(validation, key=lambda point: point[1], default=(None, None))
+        before = validation[0][1] if validation and validation[0][0] == 0 else None
+        after = validation[-1] if validation and validation[-1][0] > 0 else None
+        return Summary(
+            title=f"{self._trainer('project_name', 'sdpo')} / {self._trainer('experiment_name', self.run_dir.name)}",
+            algorithm=self._algorithm(),
+            model=str(self.config.get("actor_rollout_ref", {}).get("model", {}).get("path", "")),
+            status=str(self.state.get("status", "unknown")),
+            validation_name=self.validation_name,
+            before=before,
+            after=after[1] if after else None,
+            after_step=after[0] if after else None,
+            best=best,
+            best_step=best_step,
+            steps=self.rows[-1]["step"] if self.rows else 0,
+            total_steps=self.state.get("total_steps"),
+            samples=self.last("train/samples"),
+            elapsed_s=self.last("timing/elapsed_s"),
+            phase_seconds=self.phase_seconds(),
+        )
+
+    def _trainer(self, name: str, default: str) -> str:
+        return str(self.config.get("trainer", {}).get(name) or default)
+
+    def _algorithm(self) -> str:
+        actor = self.config.get("actor_rollout_ref", {}).get("actor", {})
+        mode = str(actor.get("policy_loss", {}).get("loss_mode", ""))
+        return {"sdpo": "SDPO", "vanilla": "GRPO"}.get(mode, mode)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of a whole run that a person asks for first. None: not measured (yet)."""
+
+    title: str
+    algorithm: str
+    model: str
+    status: str  # running | finished | failed | unknown; a killed run still says running
+    validation_name: str | None
+    before: float | None
+    after: float | None
+    after_step: int | None
+    best: float | None
+    best_step: int | None
+    steps: int
+    total_steps: int | None
+    samples: float | None
+    elapsed_s: float | None
+    phase_seconds: dict[str, float]
+
+
+def duration(seconds: float) -> str:
+    """For people: '4.2 s', '2 min 05 s', '3 h 07 min'.
+
+    >>> duration(125)
+    '2 min 05 s'
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,104 @@
+"""JSON lines that stay valid and stay continuous over a crash and a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Legal inside JSON strings, yet line breaks to many readers.
+_LINE_BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
+
+
+def plain_number(value: Any) -> float | int | None:
+    """A metric as a Python number: numpy and torch scalars are unpacked, NaN and infinities become None.
+
+    Raises TypeError (or ValueError) for what is not a single number.
+    """
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int):
+        return int(value)
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def encode_line(record: dict[str, Any]) -> str:
+    """One line of JSON, readable in any script. Raises ValueError for a bare NaN or infinity."""
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=plain_number)
+    for char, escape in _LINE_BREAKS.items():
+        line = line.replace(char, escape)
+    return line + "\n"
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file, one at a time. A missing file is empty; a line cut short by a crash is skipped."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        for line in lines:
+            record = _decode(line)
+            if record is not None:
+                yield record
+
+
+class JsonLines:
+    """Appends records to a file; every line reaches the operating system before `write` returns, so that a killed process
+    loses nothing.
+
+    `keep` decides on resume which lines of the last run stay (the file is rewritten under a temporary name and renamed);
+    None starts afresh and puts an existing file aside as `<name>.previous.jsonl`.
+    """
+
+    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
+        self.path = path
+        if path.exists() and path.stat().st_size:
+            if keep is None:
+                os.replace(path, path.with_suffix(".previous.jsonl"))
+            else:
+                _rewrite(path, keep)
+        # A lone surrogate from a model becomes \udcxx, which is its JSON escape.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+
+    def write(self, *records: dict[str, Any]) -> None:
+        self._file.write("".join(encode_line(record) for record in records))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file so that a reader, or a crash, sees the old text or the new text, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _decode(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _rewrite(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with (
+        path.open(encoding="utf-8", errors="replace", newline="\n") as old,
+        temporary.open("w", encoding="utf-8", newline="\n") as new,
+    ):
+        for line in old:
+            record = _decode(line)
+            if record is not None and keep(record):
+                new.write(line if line.endswith("\n") else line + "\n")
+        new.flush()
+        os.fsync(new.fileno())
+    os.replace(temporary, path)

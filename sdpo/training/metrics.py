@@ -1,0 +1,126 @@
+"""What groups of graded samples say in numbers. Every average is pooled over samples (or groups), never a mean of means.
+
+Samples that could not be graded (status in `UNGRADED`, or no grade) are out of rewards and accuracies and counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from sdpo.records import GradeStatus, Group, Sample
+from sdpo.tracking.pooling import merge, pool
+
+__all__ = ["is_success", "merge", "pass_at_k", "pool", "success_counts", "train_metrics", "validation_metrics"]
+
+# Ten of ten tests may sum to 0.9999999999.
+_REWARD_TOLERANCE = 1e-9
+
+
+def is_success(sample: Sample, threshold: float = 1.0) -> bool:
+    """Graded, with a reward of at least `threshold` (tolerance 1e-9)."""
+    grade = sample.grade
+    return grade is not None and grade.graded and grade.reward is not None and grade.reward >= threshold - _REWARD_TOLERANCE
+
+
+def success_counts(group: Group, threshold: float = 1.0) -> tuple[int, int]:
+    """(graded samples, successes) of a group."""
+    graded = _graded(group.samples)
+    return len(graded), sum(is_success(sample, threshold) for sample in graded)
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Probability that k of n samples, drawn without replacement, hold at least one of the `correct` ones: the unbiased
+    estimator of Chen et al. 2021 (arXiv 2107.03374), in exact integers.
+
+    >>> pass_at_k(4, 1, 2), pass_at_k(4, 1, 4)
+    (0.5, 1.0)
+    """
+    if not 0 <= correct <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {n} samples with {correct} correct: needs 0 <= correct <= n and 1 <= k <= n")
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def train_metrics(groups: list[Group], threshold: float, samples_before: float = 0.0) -> dict[str, float]:
+    """The `train/*` and `grade/*` metrics of one rollout batch. `samples_before`: `train/samples` after the step before.
+
+    A metric with nothing to average (say, no graded sample) is left out.
+    """
+    samples = _samples(groups)
+    tokens = [len(sample.response_ids) for sample in samples]
+    counts = [success_counts(group, threshold) for group in groups]
+    mixed = [0 < correct < graded for graded, correct in counts if graded]
+    metrics = {
+        "train/samples": samples_before + len(samples),
+        "train/step_samples": len(samples),
+        "train/step_groups": len(groups),
+        "train/step_tokens": sum(tokens),
+        **_outcomes("train", samples, threshold),
+        **_mean("train/mixed_group_frac", mixed),
+        **_mean("train/solved_group_frac", [correct > 0 for graded, correct in counts if graded]),
+        **_mean("train/prompt_length", [len(sample.prompt_ids) for sample in samples]),
+        **_mean("train/infra_error_frac", [_status(sample) is GradeStatus.INFRA_ERROR for sample in samples]),
+        **_mean("train/ungraded_frac", [sample.grade is None or not sample.grade.graded for sample in samples]),
+    }
+    if tokens:
+        metrics["train/response_length_max"] = max(tokens)
+    statuses = Counter(status for sample in samples if (status := _status(sample)) is not None)
+    metrics |= {f"grade/{status}_frac": statuses[status] / len(samples) for status in GradeStatus if samples}
+    return metrics
+
+
+def validation_metrics(groups: list[Group], n: int, threshold: float) -> dict[str, float]:
+    """The `val/*` metrics of n responses to each held-out prompt: avg@n (pooled over all graded responses), pass@k for k =
+    2, 4, 8, ... and n, reward, lengths; with several data sources also `val/<source>/...` for avg@n and pass@k.
+
+    pass@k is the mean over prompts with at least k graded responses.
+    """
+    metrics = {"val/samples": float(len(_samples(groups))), **_outcomes("val", _samples(groups), threshold)}
+    metrics.pop("val/accuracy", None)  # it is avg@n
+    metrics |= _accuracy("val", groups, n, threshold)
+    sources = sorted({group.prompt.data_source for group in groups})
+    if len(sources) > 1:
+        for source in sources:
+            metrics |= _accuracy(f"val/{source}", [g for g in groups if g.prompt.data_source == source], n, threshold)
+    return metrics
+
+
+def _accuracy(prefix: str, groups: list[Group], n: int, threshold: float) -> dict[str, float]:
+    counts = [success_counts(group, threshold) for group in groups]
+    graded = sum(count for count, _ in counts)
+    metrics = {f"{prefix}/avg@{n}": sum(correct for _, correct in counts) / graded} if graded else {}
+    for k in _pass_ks(n):
+        metrics |= _mean(f"{prefix}/pass@{k}", [pass_at_k(count, correct, k) for count, correct in counts if count >= k])
+    return metrics
+
+
+def _pass_ks(n: int) -> list[int]:
+    return sorted({2**power for power in range(1, n.bit_length()) if 2**power <= n} | ({n} if n > 1 else set()))
+
+
+def _outcomes(prefix: str, samples: list[Sample], threshold: float) -> dict[str, float]:
+    graded = _graded(samples)
+    return {
+        **_mean(f"{prefix}/reward", [sample.grade.reward for sample in graded]),
+        **_mean(f"{prefix}/accuracy", [is_success(sample, threshold) for sample in graded]),
+        **_mean(f"{prefix}/passed_fraction", [sample.grade.passed_fraction for sample in graded]),
+        **_mean(f"{prefix}/response_length", [len(sample.response_ids) for sample in samples]),
+        **_mean(f"{prefix}/truncated_frac", [sample.truncated for sample in samples]),
+    }
+
+
+def _samples(groups: Iterable[Group]) -> list[Sample]:
+    return [sample for group in groups for sample in group.samples]
+
+
+def _graded(samples: Iterable[Sample]) -> list[Sample]:
+    return [s for s in samples if s.grade is not None and s.grade.graded and s.grade.reward is not None]
+
+
+def _status(sample: Sample) -> GradeStatus | None:
+    return None if sample.grade is None else sample.grade.status
+
+
+def _mean(name: str, values: list[float] | list[bool] | list[int]) -> dict[str, float]:
+    return {name: sum(values) / len(values)} if values else {}
