@@ -5,8 +5,8 @@
     0 < alpha < 1  alpha KL(teacher || M) + (1 - alpha) KL(student || M)    generalized Jensen-Shannon
                    with M = (1 - alpha) student + alpha teacher
 
-The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph over the vocabulary is
-built: the forward pass computes the gradient with respect to the student's logits as well, a chunk of tokens at a time.
+The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph over the vocabulary
+is built: the forward pass computes the gradient with respect to the student's logits as well, a chunk of tokens at a time.
 Derivations: docs/algorithm.md.
 """
 
@@ -43,7 +43,7 @@ class Divergence:
             raise ConfigError(problem("self_distillation.alpha", self.alpha, "a number in [0, 1]"))
         if self.mode == "token" and self.alpha != 1.0:
             fix = "set alpha=1 or full_logit_distillation=true"
-            raise ConfigError(problem("self_distillation.alpha", self.alpha, "1 with full_logit_distillation=false", fix))
+            raise ConfigError(problem("self_distillation.alpha", self.alpha, "1 for sampled-token distillation", fix))
         if self.mode == "topk" and (self.topk is None or self.topk < 1):
             raise ConfigError(problem("self_distillation.distillation_topk", self.topk, "null or at least 1"))
         if self.support not in ("student", "teacher", "union"):
@@ -139,7 +139,7 @@ def expectation(probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def distribution_divergence(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Divergence [...] of student log-probs `log_p` and teacher log-probs `log_q`, both [..., C]. See the top of the file."""
+    """Divergence [...] of student log-probs `log_p` and teacher log-probs `log_q`, both [..., C]; formulas: module."""
     if alpha == 0.0:
         return expectation(log_q.exp(), log_q - log_p)
     if alpha == 1.0:

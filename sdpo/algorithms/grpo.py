@@ -121,7 +121,7 @@ class Grpo:
     # -- in the worker -------------------------------------------------------------------------------------------------
 
     def loss(self, student: Scores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
-        """verl's clipped loss over the padded micro-batch; weights of rows and of the rollout correction multiply it."""
+        """verl's clipped loss over the padded micro-batch, times the weights of rows and of the rollout correction."""
         from verl.trainer.ppo.core_algos import agg_loss, compute_policy_loss_vanilla
 
         if batch.advantages is None:

@@ -28,10 +28,12 @@ class Importance:
 
 
 def policy_importance(log_prob: torch.Tensor, batch: TokenBatch, cap: float | None) -> Importance:
-    """p / p_old, capped. Without old log-probs the policy has not moved yet and every weight is 1; cap None switches off."""
+    """p / p_old, capped. Without old log-probs the policy has not moved and every weight is 1; cap None: off."""
     weight = torch.ones_like(log_prob)
-    if cap is None or batch.old_log_probs is None:
-        return Importance(weight, {} if cap is None else {"sdpo/is_ratio_mean": weight, "sdpo/is_clip_frac": weight - 1.0})
+    if cap is None:
+        return Importance(weight)
+    if batch.old_log_probs is None:
+        return Importance(weight, {"sdpo/is_ratio_mean": weight, "sdpo/is_clip_frac": torch.zeros_like(weight)})
     raw = capped_ratio(log_prob, batch.old_log_probs, None)
     return Importance(raw.clamp(max=cap), {"sdpo/is_ratio_mean": raw, "sdpo/is_clip_frac": (raw > cap).to(raw)})
 
@@ -43,7 +45,7 @@ def rollout_importance(log_prob: torch.Tensor, batch: TokenBatch, config: Rollou
     """
     if batch.sampler_log_probs is None:
         if config.rollout_is is not None:
-            fix = "set actor_rollout_ref.rollout.calculate_log_probs=true or algorithm.rollout_correction.rollout_is=null"
+            fix = "set rollout.calculate_log_probs=true or rollout_correction.rollout_is=null"
             raise ConfigError(problem("sampler log-probs", None, "one per response token with rollout_is=token", fix))
         return Importance(torch.ones_like(log_prob))
     old = log_prob.detach() if batch.old_log_probs is None else batch.old_log_probs

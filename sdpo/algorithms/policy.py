@@ -8,7 +8,7 @@ from sdpo.algorithms.scores import Scores
 
 
 def loss_temperature(rollout_temperature: float) -> float:
-    """What divides the logits in a loss. Greedy sampling (0) has no density of its own: the model's plain softmax is used."""
+    """What divides the logits in a loss. Greedy sampling (0) has no density of its own: the plain softmax is used."""
     return rollout_temperature if rollout_temperature > 0 else 1.0
 
 
@@ -22,6 +22,6 @@ def policy_terms(
     log_p = torch.log_softmax(scores.logits() / loss_temperature(temperature), -1)
     log_prob = log_p.gather(-1, response_ids[:, None])[:, 0]
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
-        p = log_p.exp()
-        entropy = -torch.where(p > 0, p * log_p, 0.0).sum(-1)
+        possible = log_p.masked_fill(log_p == -torch.inf, 0.0)  # not 0 * inf, in the gradient neither
+        entropy = -(log_p.exp() * possible).sum(-1)
     return log_prob, entropy

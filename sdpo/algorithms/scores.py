@@ -1,7 +1,7 @@
 """What passes between the actor and an algorithm: scores of response tokens in, one scalar loss and its statistics out.
 
-Everything is flat over the N response tokens of a micro-batch: no padding, no prompt positions, no shift left to do. The
-score at index n is the model's output at the position *before* `response_ids[n]`.
+Everything is flat over the N response tokens of a micro-batch: no padding, no prompt positions, no shift left to do.
+The score at index n is the model's output at the position *before* `response_ids[n]`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ResponseScores:
     def __post_init__(self) -> None:
         width = self.hidden.shape[-1] if self.weight is None else self.weight.shape[0]
         if width < self.vocab_size:
-            fix = "use the tokenizer the model was made with"
-            raise ModelError(problem("width of the output head", width, f"at least {self.vocab_size}, the tokenizer's", fix))
+            allowed, fix = f"at least {self.vocab_size}, the tokenizer's", "use the tokenizer the model was made with"
+            raise ModelError(problem("width of the output head", width, allowed, fix))
 
     def logits(self) -> torch.Tensor:
         """[N, vocab_size] in float32 (float64 when `hidden` is), carrying the gradient to hidden, weight and bias."""
@@ -100,7 +100,7 @@ class TokenBatch:
     tokens: int  # denominator of token-mean
     sequences: int  # denominator of the seq-mean modes
     max_response_length: int  # tokens; normaliser of seq-mean-token-sum-norm
-    old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current policy
+    old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current
     sampler_log_probs: torch.Tensor | None = None  # [N] float32, from the inference engine; None: not recorded
     advantages: torch.Tensor | None = None  # [R] float32
 

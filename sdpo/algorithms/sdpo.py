@@ -1,7 +1,7 @@
 """SDPO: pull the student toward what it would have said, knowing what went wrong.
 
-Each sample with a signal is scored twice, by the student as it was sampled and by the teacher that has seen the reprompt;
-the loss is the divergence between the two at every token of the response.
+Each sample with a signal is scored twice, by the student as it was sampled and by the teacher that has seen the
+reprompt; the loss is the divergence between the two at every token of the response.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch
 
 from sdpo.algorithms.scores import ResponseScores, TokenBatch
 from sdpo.algorithms.sdpo import Sdpo
-from sdpo.config.schema import Config
+from sdpo.config.schema import Config, SelfDistillationConfig
 from sdpo.errors import DataError, SdpoError, problem
 
 TOLERANCE = 1e-9
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     """Prints the largest errors per mode; returns 0 when all are within the tolerance, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m sdpo.cli.golden", description=__doc__.split("\n", 1)[0])
     parser.add_argument("file", type=Path, help="JSON file with inputs and expected values")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest absolute error (default %(default)g)")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest error (default %(default)g)")
     arguments = parser.parse_args(argv)
     try:
         results = compare_file(arguments.file)
@@ -78,7 +78,8 @@ def compare_file(path: Path) -> list[Comparison]:
             results += [_compare(inputs, expected) for expected in case["expected"]]
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             got = f"{type(error).__name__}: {error}"
-            raise DataError(problem(f"{path}, case {number}", got, "inputs and expected as sdpo/cli/golden.py describes")) from error
+            allowed = "inputs and expected as sdpo/cli/golden.py describes"
+            raise DataError(problem(f"{path}, case {number}", got, allowed)) from error
     if not results:
         raise DataError(problem(str(path), "no settings", "at least one case with one expected setting"))
     return results
@@ -125,17 +126,22 @@ class _Inputs:
 
 
 def _algorithm(expected: dict[str, Any]) -> Sdpo:
-    config = Config()
-    actor, loss = config.actor_rollout_ref.actor, config.actor_rollout_ref.actor.self_distillation
     mode = expected["mode"]
     if mode not in ("full", "topk", "token"):
         raise DataError(problem("mode", mode, "full, topk or token"))
-    loss.full_logit_distillation = mode != "token"
-    loss.distillation_topk = expected["topk"] if mode == "topk" else None
-    loss.distillation_add_tail = expected.get("add_tail", True)
-    loss.support = expected.get("support", "student")
-    loss.alpha, loss.is_clip = float(expected["alpha"]), expected.get("is_clip")
-    actor.loss_agg_mode = expected["loss_agg_mode"]
+    config = Config()
+    actor = config.actor_rollout_ref.actor
+    actor.loss_agg_mode, actor.entropy_coeff = expected["loss_agg_mode"], 0.0
+    actor.self_distillation = SelfDistillationConfig(
+        full_logit_distillation=mode != "token",
+        alpha=float(expected["alpha"]),
+        distillation_topk=expected["topk"] if mode == "topk" else None,
+        distillation_add_tail=expected.get("add_tail", True),
+        support=expected.get("support", "student"),
+        is_clip=expected.get("is_clip"),
+        divergence_clip=None,
+        loss_normalization="global",
+    )
     config.actor_rollout_ref.rollout.temperature = float(expected.get("temperature", 1.0))
     config.algorithm.rollout_correction.rollout_is = None  # the recorded cases know no sampler
     return Sdpo(config)

@@ -1,0 +1,60 @@
+"""Builders of small token batches and random logits for the algorithm tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sdpo.algorithms.scores import ResponseScores, TokenBatch
+from sdpo.config.schema import Config
+
+
+@pytest.fixture
+def scores_of():
+    """logits [N, V] -> scores without a head."""
+
+    def build(logits: torch.Tensor) -> ResponseScores:
+        return ResponseScores(logits, None, None, logits.shape[-1])
+
+    return build
+
+
+@pytest.fixture
+def token_batch_of():
+    """row lengths -> a float64 batch; denominators default to those of this batch."""
+
+    def build(lengths: list[int], vocab: int = 7, **fields) -> TokenBatch:
+        tokens = sum(lengths)
+        generator = torch.Generator().manual_seed(tokens)
+        defaults = {
+            "response_ids": torch.randint(0, vocab, (tokens,), generator=generator),
+            "row": torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64)),
+            "row_lengths": torch.tensor(lengths, dtype=torch.int64),
+            "weights": torch.ones(len(lengths), dtype=torch.float64),
+            "tokens": tokens,
+            "sequences": len(lengths),
+            "max_response_length": max(lengths, default=1),
+        }
+        return TokenBatch(**{**defaults, **fields})
+
+    return build
+
+
+@pytest.fixture
+def plain_config():
+    """A fresh configuration without importance weights and with a symmetric clip."""
+
+    def build(**self_distillation) -> Config:
+        config = Config()
+        config.algorithm.rollout_correction.rollout_is = None
+        actor = config.actor_rollout_ref.actor
+        actor.clip_ratio = 0.2
+        actor.clip_ratio_low = actor.clip_ratio_high = None
+        settings = actor.self_distillation
+        settings.is_clip = None
+        for name, value in self_distillation.items():
+            assert hasattr(settings, name), name
+            setattr(settings, name, value)
+        return config
+
+    return build

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sdpo.algorithms.support import choose_support, gather_log_probs, renormalised, with_tail
+
+
+def test_each_kind_of_support_is_the_top_k_it_says():
+    student, teacher = torch.tensor([[4.0, 3.0, 2.0, 1.0]]), torch.tensor([[1.0, 4.0, 2.0, 3.0]])
+    assert choose_support(student, teacher, 2, "student")[0].tolist() == [[0, 1]]
+    assert choose_support(student, teacher, 2, "teacher")[0].tolist() == [[1, 3]]
+    ids, counted = choose_support(student, teacher, 2, "union")
+    assert sorted(ids[counted].tolist()) == [0, 1, 3]
+
+
+def test_k_beyond_the_vocabulary_is_the_whole_vocabulary():
+    ids, counted = choose_support(torch.zeros(1, 3), torch.zeros(1, 3), 10, "student")
+    assert sorted(ids[0].tolist()) == [0, 1, 2]
+    assert counted.all()
+
+
+def test_tail_completes_the_distribution():
+    inside = torch.tensor([[0.5, 0.3]], dtype=torch.float64).log()
+    assert with_tail(inside).exp().tolist()[0] == pytest.approx([0.5, 0.3, 0.2])
+    assert renormalised(inside).exp().tolist()[0] == pytest.approx([0.625, 0.375])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tail_stays_finite_when_the_support_holds_all_the_mass(dtype):
+    inside = torch.tensor([[1.0, 0.0]], dtype=dtype).log()
+    tail = with_tail(inside)[0, -1]
+    assert tail.item() == pytest.approx(torch.tensor(1e-7).log().item(), abs=0.2)
+
+
+def test_switched_off_ids_have_no_probability():
+    log_probs = torch.log_softmax(torch.zeros(1, 4), -1)
+    found = gather_log_probs(log_probs, torch.tensor([[0, 0]]), torch.tensor([[True, False]]))
+    assert found.exp().tolist() == [[0.25, 0.0]]
