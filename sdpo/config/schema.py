@@ -7,6 +7,8 @@ is its description.
 
 from __future__ import annotations
 
+# fmt: off (a setting and its description stay on one line: the documentation is made from them)
+
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,7 +134,6 @@ class ValKwargsConfig:
 @dataclass
 class RolloutConfig:
     name: str = "vllm"  # vllm | hf
-    mode: str = "sync"  # sync or async, the same here: responses always stream to the grader
     n: int = 8  # responses per prompt (the group)
     temperature: float = 1.0  # also divides the logits in every loss
     top_p: float = 1.0  # nucleus
@@ -155,7 +156,6 @@ class RolloutConfig:
 @dataclass
 class RefConfig:
     placement: str = "colocated"  # teacher in the actor's process (colocated) or in its own worker group (remote)
-    log_prob_micro_batch_size_per_gpu: int | None = None  # no effect (warns when set): the actor's token budget is used
 
 
 @dataclass
@@ -177,8 +177,6 @@ class AlgorithmConfig:
     adv_estimator: str = "grpo"  # only grpo
     norm_adv_by_std_in_grpo: bool = False  # divide the group's advantage by its standard deviation
     use_kl_in_reward: bool = False  # only false
-    gamma: float = 1.0  # only 1: outcome rewards have no discount
-    lam: float = 1.0  # only 1: there is no critic
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)  # sampler mismatch
 
 
@@ -199,7 +197,8 @@ class GradingConfig:
     feedback_style: str = "plain"  # plain | leetcode
     public_only: bool = False  # feedback says nothing about hidden tests
     reveal_gold: bool = False  # multiple choice and tool calls: may the feedback hold the gold answer
-    retries: int = 2  # of a failure of the grader itself, before the run stops
+    retries: int = 2  # of a failure of the grader itself, before the sample is masked
+    max_infra_error_frac: float = 0.2  # share of a step's samples that may be masked so; more stop the run
     allow_unsafe: bool = False  # run without any isolation
 
 
@@ -229,11 +228,11 @@ class TrainerConfig:
 
 @dataclass
 class Config:
-    data: DataConfig = field(default_factory=DataConfig)
-    actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    custom_reward_function: CustomRewardFunctionConfig = field(default_factory=CustomRewardFunctionConfig)
-    grading: GradingConfig = field(default_factory=GradingConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    data: DataConfig = field(default_factory=DataConfig)  # problems and lengths
+    actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)  # policy, update, generation, teacher
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)  # advantages and corrections
+    custom_reward_function: CustomRewardFunctionConfig = field(default_factory=CustomRewardFunctionConfig)  # your own grader
+    grading: GradingConfig = field(default_factory=GradingConfig)  # sandbox and feedback
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)  # length, machines, log, checkpoints
     cluster: str = "ray"  # ray | inline (one process, for a debugger and for tests)
     vars: dict[str, Any] = field(default_factory=dict)  # free names for `${vars.name}` in YAML and on the command line

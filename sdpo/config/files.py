@@ -1,0 +1,107 @@
+"""Do the files that the configuration names exist? Cheap checks only: nothing is parsed or downloaded."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from sdpo.config.schema import Config
+from sdpo.config.tree import BUILTIN
+from sdpo.errors import ConfigError, problem
+
+log = logging.getLogger(__name__)
+
+BUILTIN_MODELS = ("builtin://tiny/hard", "builtin://tiny/easy")
+BUILTIN_DATA = tuple(f"builtin://programs/{split}/{part}" for split in ("hard", "easy") for part in ("train", "test"))
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_FIRST_BYTES = 4096
+
+
+def check_model(config: Config) -> None:
+    model = config.actor_rollout_ref.model
+    if not model.path:
+        fix = "set it: a Hugging Face folder or hub id, e.g. Qwen/Qwen3-8B"
+        raise ConfigError(problem("actor_rollout_ref.model.path", model.path, "a model", fix))
+    _check_model_path("actor_rollout_ref.model.path", model.path, "config.json")
+    if model.tokenizer_path is not None:
+        _check_model_path("actor_rollout_ref.model.tokenizer_path", model.tokenizer_path, "tokenizer_config.json")
+    if not model.path.startswith(BUILTIN):
+        return
+    if any(not f.startswith(BUILTIN) for f in config.data.train_files):
+        log.warning("%s knows only the words of the built-in task; set actor_rollout_ref.model.path", model.path)
+    elif any(f.split("/")[3] != model.path.split("/")[3] for f in config.data.train_files):
+        log.warning("%s was made for another task than %s", model.path, ", ".join(config.data.train_files))
+
+
+def check_data(config: Config) -> None:
+    data = config.data
+    if not data.train_files and not config.trainer.val_only:
+        fix = "set data.train_files, or choose a task, e.g. task=programs_hard"
+        raise ConfigError(problem("data.train_files", [], "at least one file", fix))
+    for key, names in (("data.train_files", data.train_files), ("data.val_files", data.val_files)):
+        for name in names:
+            _check_data_file(key, name)
+    if data.val_files:
+        return
+    if config.trainer.val_only:
+        raise ConfigError(problem("data.val_files", [], "at least one file with trainer.val_only=true"))
+    log.warning("data.val_files is empty: the run is not validated")
+
+
+def check_reward_function(config: Config) -> None:
+    path = config.custom_reward_function.path
+    if path is None:
+        return
+    if not (path.endswith(".py") and Path(path).is_file()):
+        raise ConfigError(problem("custom_reward_function.path", path, "an existing Python file"))
+    name = config.custom_reward_function.name
+    if not name.isidentifier():
+        raise ConfigError(problem("custom_reward_function.name", name, "the name of a function in that file"))
+
+
+def check_resume(config: Config) -> None:
+    trainer = config.trainer
+    path = trainer.resume_from_path
+    if trainer.resume_mode != "resume_path":
+        if path is not None:
+            allowed = f"null with resume_mode={trainer.resume_mode}"
+            fix = "set trainer.resume_mode=resume_path to start from it"
+            raise ConfigError(problem("trainer.resume_from_path", path, allowed, fix))
+        return
+    if path is None:
+        fix = "set it to a step folder, or use trainer.resume_mode=auto"
+        raise ConfigError(problem("trainer.resume_from_path", None, "a folder with resume_mode=resume_path", fix))
+    if not Path(path).is_dir():
+        raise ConfigError(problem("trainer.resume_from_path", path, "an existing step folder", "check the path"))
+
+
+def _check_model_path(key: str, path: str, wanted: str) -> None:
+    if path.startswith(BUILTIN):
+        if path not in BUILTIN_MODELS:
+            raise ConfigError(problem(key, path, " | ".join(BUILTIN_MODELS)))
+        return
+    folder = Path(path)
+    if folder.is_dir():
+        if not (folder / wanted).is_file():
+            raise ConfigError(problem(key, path, f"a folder with {wanted}", "is it a Hugging Face model folder?"))
+    elif folder.exists():
+        raise ConfigError(problem(key, path, "a folder, not a file"))
+    elif path.startswith((".", "/")) or not _HUB_ID.fullmatch(path):
+        raise ConfigError(problem(key, path, "an existing folder or a hub id", "check the path"))
+
+
+def _check_data_file(key: str, name: str) -> None:
+    if name.startswith(BUILTIN):
+        if name not in BUILTIN_DATA:
+            raise ConfigError(problem(key, name, " | ".join(BUILTIN_DATA)))
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise ConfigError(problem(key, name, "a file, not a folder"))
+    if not path.is_file():
+        raise ConfigError(problem(key, name, "an existing file", "there is no such file; check the path"))
+    with path.open("rb") as file:
+        start = file.read(_FIRST_BYTES)
+    if not start.strip():
+        raise ConfigError(problem(key, name, "a file with rows", "the file is empty"))

@@ -1,0 +1,218 @@
+"""Refuses, before any heavy import, what cannot run. One error at a time, with the numbers and the way out."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+
+from sdpo.config import fields, files, limits
+from sdpo.config.schema import Config, SelfDistillationConfig
+from sdpo.errors import ConfigError, problem
+
+log = logging.getLogger(__name__)
+
+_ACTOR = "actor_rollout_ref.actor"
+_DISTILL = f"{_ACTOR}.self_distillation"
+_ROLLOUT = "actor_rollout_ref.rollout"
+VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
+
+
+def validate(config: Config) -> None:
+    """Raises ConfigError for the first setting, or combination of settings, that cannot be run; warns of the unwise.
+
+    Imports no torch. World size need not divide anything: rows are spread over the ranks by length, and a rank
+    without a row joins with a filler that counts nothing.
+    """
+    for check in (
+        _check_single_values,
+        _check_distillation,
+        _check_policy_gradient,
+        _check_lengths,
+        _check_batches,
+        _check_optimizer,
+        _check_rollout,
+        _check_teacher_placement,
+        _check_machine,
+        _check_trainer,
+        files.check_model,
+        files.check_data,
+        files.check_reward_function,
+        files.check_resume,
+    ):
+        check(config)
+
+
+def _refuse(field: str, got: object, allowed: str, fix: str = "") -> ConfigError:
+    return ConfigError(problem(field, got, allowed, fix))
+
+
+def _is_sdpo(config: Config) -> bool:
+    return config.actor_rollout_ref.actor.policy_loss.loss_mode == "sdpo"
+
+
+def _check_single_values(config: Config) -> None:
+    for key in limits.limited_keys():
+        value = fields.get(config, key)
+        if not limits.holds(key, value):
+            raise _refuse(key, value, limits.allowed(key), _nearest_choice(key, value))
+
+
+def _nearest_choice(key: str, value: object) -> str:
+    close = difflib.get_close_matches(str(value).lower().replace("_", "-"), limits.CHOICES.get(key, ()), n=1)
+    return f"nearest: {close[0]}" if close else ""
+
+
+# -- algorithms -------------------------------------------------------------------------------------
+
+
+def _check_distillation(config: Config) -> None:
+    if not _is_sdpo(config):
+        return
+    settings = config.actor_rollout_ref.actor.self_distillation
+    if not settings.full_logit_distillation and settings.alpha != 1:
+        allowed = "1 when full_logit_distillation is false"
+        fix = f"the loss on sampled tokens is reverse KL: set {_DISTILL}.alpha=1"
+        raise _refuse(f"{_DISTILL}.alpha", settings.alpha, allowed, fix)
+    _check_teacher_rate(settings)
+    if settings.loss_normalization == "micro_batch":
+        log.warning("%s.loss_normalization=micro_batch: the loss depends on the micro-batch size", _DISTILL)
+    if config.actor_rollout_ref.rollout.n == 1 and settings.dont_reprompt_on_self_success:
+        if not settings.include_environment_feedback:
+            fix = f"raise it, or set {_DISTILL}.include_environment_feedback=true"
+            raise _refuse(f"{_ROLLOUT}.n", 1, "at least 2 without feedback: no sibling, no signal", fix)
+        log.warning("%s.n=1: without siblings only the grader's feedback teaches", _ROLLOUT)
+
+
+def _check_teacher_rate(settings: SelfDistillationConfig) -> None:
+    kind, rate = settings.teacher_regularization, settings.teacher_update_rate
+    if kind == "trust-region" and not 0 < rate < 1:
+        allowed = "a number in (0, 1) with teacher_regularization=trust-region"
+        raise _refuse(f"{_DISTILL}.teacher_update_rate", rate, allowed, "0 is teacher_regularization=frozen, 1 is live")
+    if kind == "live" or (kind == "ema" and rate == 1):
+        log.warning("the teacher is the student itself (no regularization): training is reported to diverge")
+    if kind == "ema" and rate == 0:
+        log.warning("%s.teacher_update_rate=0: the teacher never moves, as with frozen", _DISTILL)
+
+
+def _check_policy_gradient(config: Config) -> None:
+    actor = config.actor_rollout_ref.actor
+    if actor.use_kl_loss:
+        fix = "the clip ratios, and SDPO's teacher, keep the policy near; set it to false"
+        raise _refuse(f"{_ACTOR}.use_kl_loss", True, "false: there is no reference-policy penalty", fix)
+    if config.algorithm.use_kl_in_reward:
+        allowed = "false: rewards are the grader's alone"
+        raise _refuse("algorithm.use_kl_in_reward", True, allowed, "set it to false")
+    if not _is_sdpo(config) and config.actor_rollout_ref.rollout.n < 2:
+        fix = "one response has no group to compare with"
+        raise _refuse(f"{_ROLLOUT}.n", config.actor_rollout_ref.rollout.n, "at least 2 with loss_mode=vanilla", fix)
+    low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
+    if low >= 1:
+        raise _refuse(f"{_ACTOR}.clip_ratio_low", low, "a number in (0, 1)", "the probability ratio is never below 0")
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_lengths(config: Config) -> None:
+    data, limit = config.data, config.actor_rollout_ref.rollout.max_model_len
+    needed = data.max_prompt_length + data.max_response_length
+    if limit is not None and limit < needed:
+        sum_ = f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length}"
+        raise _refuse(f"{_ROLLOUT}.max_model_len", limit, f"at least {needed} ({sum_})", "raise it or set it to null")
+    reprompt = config.actor_rollout_ref.actor.self_distillation.max_reprompt_len
+    if _is_sdpo(config) and reprompt < data.max_prompt_length:
+        allowed = f"at least data.max_prompt_length={data.max_prompt_length}"
+        fix = "the teacher's prompt holds the whole problem and what is told about it"
+        raise _refuse(f"{_DISTILL}.max_reprompt_len", reprompt, allowed, fix)
+
+
+def _check_batches(config: Config) -> None:
+    actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
+    mini, n = actor.ppo_mini_batch_size, config.actor_rollout_ref.rollout.n
+    if prompts % mini:
+        ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+        allowed = f"a divisor of data.train_batch_size={prompts} ({prompts} prompts x {n} responses on {ranks} ranks)"
+        best = max(d for d in range(1, prompts + 1) if prompts % d == 0 and d <= mini)
+        raise _refuse(f"{_ACTOR}.ppo_mini_batch_size", mini, allowed, f"use {best}, or data.train_batch_size={mini}")
+    micro, dynamic = actor.ppo_micro_batch_size_per_gpu, actor.use_dynamic_bsz
+    if dynamic is False and micro is None:
+        fix = f"set {_ACTOR}.ppo_micro_batch_size_per_gpu"
+        raise _refuse(f"{_ACTOR}.use_dynamic_bsz", False, "true or null without a fixed micro-batch size", fix)
+    if dynamic and micro is not None:
+        log.warning("%s.ppo_micro_batch_size_per_gpu=%s is not used: use_dynamic_bsz is true", _ACTOR, micro)
+
+
+def _check_optimizer(config: Config) -> None:
+    optim = config.actor_rollout_ref.actor.optim
+    if len(optim.betas) != 2 or not all(0 <= beta < 1 for beta in optim.betas):
+        raise _refuse(f"{_ACTOR}.optim.betas", optim.betas, "two numbers in [0, 1)")
+    if optim.lr_warmup_steps >= 0 and optim.lr_warmup_steps_ratio > 0:
+        allowed = f"0 beside lr_warmup_steps={optim.lr_warmup_steps}"
+        fix = f"set {_ACTOR}.optim.lr_warmup_steps=-1 to use the ratio"
+        raise _refuse(f"{_ACTOR}.optim.lr_warmup_steps_ratio", optim.lr_warmup_steps_ratio, allowed, fix)
+
+
+# -- rollout, teacher, machine ----------------------------------------------------------------------
+
+
+def _check_rollout(config: Config) -> None:
+    rollout, correction = config.actor_rollout_ref.rollout, config.algorithm.rollout_correction
+    if correction.rollout_is is not None and not rollout.calculate_log_probs:
+        fix = "set it to true, or algorithm.rollout_correction.rollout_is=null"
+        raise _refuse(f"{_ROLLOUT}.calculate_log_probs", False, "true: rollout_is weighs by them", fix)
+    low, high = VLLM_TEMPERATURES
+    val = rollout.val_kwargs
+    asked = {"temperature": rollout.temperature, "val_kwargs.temperature": val.temperature if val.do_sample else 0}
+    for name, temperature in asked.items():
+        greedy = name.startswith("val") and temperature == 0
+        if rollout.name == "vllm" and not greedy and not low <= temperature <= high:
+            allowed = f"a number in [{low}, {high}] with vLLM"
+            raise _refuse(f"{_ROLLOUT}.{name}", temperature, allowed, "use rollout.name=hf for others")
+    if rollout.name == "hf" and rollout.tensor_model_parallel_size > 1:
+        tp = rollout.tensor_model_parallel_size
+        raise _refuse(f"{_ROLLOUT}.tensor_model_parallel_size", tp, "1 with rollout.name=hf", "use rollout.name=vllm")
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        log.warning("%s: top_p or top_k cut the sampling distribution; the loss is on the whole one", _ROLLOUT)
+    if val.n > 1 and (not val.do_sample or val.temperature == 0):
+        log.warning("%s.val_kwargs: greedy decoding, so all %d responses of a prompt are the same", _ROLLOUT, val.n)
+
+
+def _check_teacher_placement(config: Config) -> None:
+    if not _is_sdpo(config) or config.actor_rollout_ref.ref.placement == "colocated":
+        return
+    settings = config.actor_rollout_ref.actor.self_distillation
+    field, fix = "actor_rollout_ref.ref.placement", "use colocated"
+    if settings.full_logit_distillation and settings.distillation_topk is None:
+        allowed = "colocated with full-logit distillation: logits of the whole vocabulary never leave the actor"
+        raise _refuse(field, "remote", allowed, f"{fix}, or {_DISTILL}.distillation_topk=100")
+    raise _refuse(field, "remote", "colocated: the separate teacher workers are not part of this version", fix)
+
+
+def _check_machine(config: Config) -> None:
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    ranks = trainer.n_gpus_per_node * trainer.nnodes
+    if config.cluster == "inline" and ranks > 1:
+        got = f"inline with {trainer.n_gpus_per_node} x {trainer.nnodes} ranks"
+        fix = "use cluster=ray, or trainer.n_gpus_per_node=1 trainer.nnodes=1"
+        raise _refuse("cluster", got, "inline with one rank", fix)
+    if config.cluster == "inline" and rollout.replicas > 1:
+        raise _refuse(f"{_ROLLOUT}.replicas", rollout.replicas, "1 with cluster=inline", "use cluster=ray")
+    if trainer.device == "cpu" and config.actor_rollout_ref.model.attn_implementation == "flash_attention_2":
+        allowed = "eager | sdpa with trainer.device=cpu"
+        raise _refuse("actor_rollout_ref.model.attn_implementation", "flash_attention_2", allowed)
+    if trainer.device == "cuda" and rollout.tensor_model_parallel_size * rollout.replicas > ranks:
+        tp = rollout.tensor_model_parallel_size
+        allowed = f"engines that fit on {ranks} GPUs (replicas={rollout.replicas})"
+        raise _refuse(f"{_ROLLOUT}.tensor_model_parallel_size", tp, allowed, "lower it, replicas, or add GPUs")
+    size = config.actor_rollout_ref.actor.fsdp_config.fsdp_size
+    if 0 < size < ranks and ranks % size:
+        raise _refuse(f"{_ACTOR}.fsdp_config.fsdp_size", size, f"-1 or a divisor of the {ranks} ranks")
+
+
+def _check_trainer(config: Config) -> None:
+    trainer = config.trainer
+    for name in ("project_name", "experiment_name", "default_local_dir"):
+        if not getattr(trainer, name).strip():
+            raise _refuse(f"trainer.{name}", getattr(trainer, name), "text that is not blank")
+    if not trainer.logger:
+        raise _refuse("trainer.logger", [], "at least one of " + limits.allowed("trainer.logger"), "use console")

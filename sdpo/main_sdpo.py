@@ -1,0 +1,93 @@
+"""`python -m sdpo.main_sdpo`: compose the configuration, check it, then import torch and train."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+import sdpo
+from sdpo.errors import ConfigError, SdpoError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+# Set where the user has not. They count only when set before torch, Ray and vLLM are imported.
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",  # trainer and engine take turns on the cores: waiting threads must sleep
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise ConfigError(f"command line: {message}; see --help")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs `argv` (default: the process's own). Returns the exit code; an error is one line on stderr."""
+    argv = sys.argv[1:] if argv is None else argv
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        return _run(argv)
+    except SdpoError as error:
+        if "--traceback" in argv:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes from the newest checkpoint, if there is one", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
+    options = _parse(argv)
+    if options.help:
+        from sdpo.config.help_text import help_text
+
+        print(help_text())
+        return 0
+    if options.version:
+        print(sdpo.__version__)
+        return 0
+
+    from sdpo.config import compose
+
+    if options.cfg:
+        from omegaconf import OmegaConf
+
+        tree = compose.compose_tree(options.overrides, options.config_name, options.config_dir)
+        print(compose.to_yaml(compose.to_config(tree)) if options.resolve else OmegaConf.to_yaml(tree), end="")
+        return 0
+
+    config = compose.compose(options.overrides, options.config_name, options.config_dir)
+    from sdpo.config.validate import validate
+    from sdpo.reprompt.templates import check_templates
+
+    validate(config)
+    check_templates(config.actor_rollout_ref.actor.self_distillation)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from sdpo.training.run import train
+
+    return train(config)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("-cn", "--config-name", default="sdpo")
+    parser.add_argument("-cd", "--config-dir", "-cp", "--config-path", dest="config_dir")
+    parser.add_argument("-c", "--cfg", choices=["job"])
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--traceback", action="store_true")
+    return parser.parse_intermixed_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
