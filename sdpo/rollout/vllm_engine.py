@@ -7,6 +7,7 @@ request is handed on in the step in which it finishes.
 from __future__ import annotations
 
 import gc
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -119,16 +120,17 @@ class VllmEngine:
         gc.collect()
 
     def _start(self, config: RolloutConfig, options: dict[str, Any]) -> Any:
-        try:
-            from transformers import AutoConfig
-            from vllm import EngineArgs, LLMEngine
+        from transformers import AutoConfig
 
-            trust = bool(options.get("trust_remote_code", False))
+        trust = bool(options.get("trust_remote_code", False))
+        try:
             hf_config = AutoConfig.from_pretrained(
                 self._path, revision=options.get("revision"), trust_remote_code=trust
             )
             arguments = engine_arguments(self._path, config, self._max_model_len, self._device, hf_config, **options)
             with _nothing_compiled() if self._device == "cpu" and arguments["enforce_eager"] else nullcontext():
+                from vllm import EngineArgs, LLMEngine
+
                 if self._device == "cpu":
                     _register_model_class(hf_config)
                 return LLMEngine.from_engine_args(EngineArgs(**arguments))
@@ -189,14 +191,17 @@ def _register_model_class(hf_config: Any) -> None:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Leave vLLM's two small compiled sampling functions as plain Python: compiling them costs 20 s in the first batch, and
-    they are a thousandth of a step."""
-    import torch._dynamo.config
-
-    with torch._dynamo.config.patch(disable=True):
-        import vllm.v1.sample.sampler
-
+    """Import vLLM with its small compiled sampling functions left as plain Python: compiling them costs 20 s in the first
+    batch, and they are a thousandth of a step."""
+    before = os.environ.get("TORCHDYNAMO_DISABLE")
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
         yield
+    finally:
+        if before is None:
+            del os.environ["TORCHDYNAMO_DISABLE"]
+        else:
+            os.environ["TORCHDYNAMO_DISABLE"] = before
 
 
 @contextmanager

@@ -1,0 +1,170 @@
+"""Generation with the Hugging Face model itself: for machines without vLLM, for debuggers, and for bitwise repeatable runs.
+
+Equal weights, requests and thread counts give equal bits. Prompts are left-padded into batches, equal prompts are read once,
+and rows leave the batch as they finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+from sdpo.errors import ConfigError, RolloutError, problem
+from sdpo.rollout.engine import Generation, GenerationRequest
+from sdpo.rollout.noise import RequestStreams
+from sdpo.weights import shared_memory
+from sdpo.weights.in_process import load_into
+
+
+class HfEngine:
+    """`module`: a transformers causal language model, unsharded; the trainer's own (then weights need no copying, set
+    `policy_version` after each update) or one of its own (`load_weights`). `stop_ids`: all end-of-sequence ids.
+    `max_model_len`: tokens of prompt and response; `batch_size`: rows at once."""
+
+    def __init__(self, module: nn.Module, stop_ids: Sequence[int], max_model_len: int, batch_size: int = 256) -> None:
+        self._module: nn.Module | None = module
+        self._stop_ids = frozenset(stop_ids)
+        self._max_model_len = max_model_len
+        self._batch_size = batch_size
+        self.policy_version = -1
+
+    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
+        """See `RolloutEngine.generate`. Requests are served in order, `batch_size` at a time."""
+        module = self._alive()
+        for request in requests:
+            if not 1 <= len(request.prompt_ids) < self._max_model_len:
+                allowed = f"1 to {self._max_model_len - 1} tokens"
+                raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
+        with _evaluating(module), torch.no_grad():
+            for start in range(0, len(requests), self._batch_size):
+                self._generate_batch(module, requests[start : start + self._batch_size], on_finished)
+
+    def load_weights(self, folder: str, version: int) -> None:
+        """See `RolloutEngine.load_weights`."""
+        load_into(self._alive(), shared_memory.read(folder, version))
+        self.policy_version = version
+
+    def close(self) -> None:
+        self._module = None
+
+    def _alive(self) -> nn.Module:
+        if self._module is None:
+            raise RolloutError("the engine is closed; make a new one")
+        return self._module
+
+    def _generate_batch(
+        self, module: nn.Module, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]
+    ) -> None:
+        device = next(module.parameters()).device
+        batch, logits = _read_prompts(module, requests, device)
+        rows = [self._row(request) for request in requests]
+        streams = RequestStreams([request.sampling for request in requests], device)
+        while True:
+            ids, log_probs = streams.draw(logits)
+            for row, token, log_prob in zip(rows, ids.tolist(), log_probs.tolist(), strict=True):
+                row.ids.append(token)
+                row.log_probs.append(log_prob)
+            running = [index for index, row in enumerate(rows) if not row.finished]
+            for row in rows:
+                if row.finished:
+                    on_finished(row.generation())
+            if not running:
+                return
+            if len(running) < len(rows):
+                rows = [rows[index] for index in running]
+                streams.keep(running)
+                batch.keep(running)
+                ids = ids[running]
+            logits = batch.step(module, ids)
+
+    def _row(self, request: GenerationRequest) -> _Row:
+        limit = min(request.sampling.max_tokens, self._max_model_len - len(request.prompt_ids))
+        return _Row(request, limit, frozenset() if request.sampling.ignore_eos else self._stop_ids)
+
+
+@dataclass
+class _Row:
+    request: GenerationRequest
+    limit: int
+    stop_ids: frozenset[int]
+    ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return self.ids[-1] in self.stop_ids or len(self.ids) == self.limit
+
+    def generation(self) -> Generation:
+        reason = "stop" if self.ids[-1] in self.stop_ids else "length"
+        return Generation(
+            self.request.request_id, self.ids, self.log_probs if self.request.sampling.log_probs else None, reason
+        )
+
+
+@dataclass
+class _Batch:
+    """Cache and positions of the running rows. mask: [R, tokens so far], 1 where a token is not padding."""
+
+    cache: DynamicCache
+    mask: torch.Tensor
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Also used with repeated rows, to give every request of one prompt its own copy."""
+        index = torch.tensor(rows, device=self.mask.device)
+        self.cache.batch_select_indices(index)
+        self.mask = self.mask[index]
+
+    def step(self, module: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        """Append one token per row, ids [R]; the logits after it, [R, V]."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(ids), 1)], dim=1)
+        position = self.mask.sum(dim=1, keepdim=True) - 1
+        output = module(
+            input_ids=ids[:, None],
+            attention_mask=self.mask,
+            position_ids=position,
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        return output.logits[:, -1]
+
+
+def _read_prompts(
+    module: nn.Module, requests: Sequence[GenerationRequest], device: torch.device
+) -> tuple[_Batch, torch.Tensor]:
+    """Run each different prompt once; the batch of all requests and the logits [R, V] of their first tokens."""
+    places: dict[tuple[int, ...], int] = {}
+    which = [places.setdefault(tuple(request.prompt_ids), len(places)) for request in requests]
+    width = max(len(prompt) for prompt in places)
+    ids = torch.zeros(len(places), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(places):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    ids, mask = ids.to(device), mask.to(device)
+    batch = _Batch(DynamicCache(config=module.config), mask)
+    output = module(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+        past_key_values=batch.cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    batch.keep(which)
+    return batch, output.logits[:, -1][torch.tensor(which, device=device)]
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Dropout off, and gradient checkpointing (which forbids a cache) with it; the mode is put back after."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

@@ -1,0 +1,73 @@
+"""Drawing tokens: logits to a distribution, and a distribution plus a request's own random stream to a token.
+
+A request draws one row of exponential noise per token from a generator seeded with its seed, and takes the token with the
+largest probability / noise (the exponential race; equal in law to a categorical draw). Its tokens depend on its seed and
+its probabilities, not on the requests beside it. vLLM draws in the same way from the same generator, so on a CPU the
+two engines agree on the tokens of a seed as far as their probabilities agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from sdpo.rollout.engine import SamplingSpec
+
+
+@dataclass
+class RequestStreams:
+    """The sampling settings and random streams of the rows of a batch."""
+
+    specs: list[SamplingSpec]
+    device: torch.device
+    generators: list[torch.Generator | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generators = [None if s.greedy else torch.Generator(self.device).manual_seed(s.seed) for s in self.specs]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop every row that is not in `rows`."""
+        self.specs = [self.specs[row] for row in rows]
+        self.generators = [self.generators[row] for row in rows]
+
+    def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Next tokens. `logits`: [R, V], any float dtype. Returns ids [R] int64 and their log-probs [R] float32 (of the
+        distribution drawn from; of the plain softmax for greedy rows)."""
+        scores = process_logits(logits, self.specs)
+        log_probs = scores.log_softmax(dim=-1)
+        race = scores.softmax(dim=-1)
+        for row, generator in enumerate(self.generators):
+            if generator is not None:
+                noise = torch.empty(race.shape[1], device=race.device).exponential_(generator=generator)
+                race[row].div_(noise)
+        ids = race.argmax(dim=-1)
+        return ids, log_probs.gather(1, ids[:, None])[:, 0]
+
+
+def process_logits(logits: torch.Tensor, specs: Sequence[SamplingSpec]) -> torch.Tensor:
+    """Logits / temperature, then top-k, then top-p; float32 [R, V], excluded tokens at -inf. Greedy rows stay as they are.
+
+    top-k keeps ties with the k-th; top-p keeps the smallest set of most likely tokens whose probability reaches p, at least
+    one.
+    """
+    scores = logits.to(torch.float32)
+    temperatures = torch.tensor([1.0 if s.greedy else s.temperature for s in specs], device=scores.device)
+    scores = scores / temperatures[:, None]
+    for row, spec in enumerate(specs):
+        if not spec.greedy and (0 < spec.top_k < scores.shape[1] or spec.top_p < 1):
+            scores[row] = _cut(scores[row], spec)
+    return scores
+
+
+def _cut(scores: torch.Tensor, spec: SamplingSpec) -> torch.Tensor:
+    """One row [V] with the tokens outside top-k and top-p at -inf."""
+    if 0 < spec.top_k < scores.shape[0]:
+        scores = scores.masked_fill(scores < scores.topk(spec.top_k).values[-1], -torch.inf)
+    if spec.top_p < 1:
+        ascending, order = scores.sort()
+        outside = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - spec.top_p
+        outside[-1] = False
+        scores = scores.scatter(0, order, ascending.masked_fill(outside, -torch.inf))
+    return scores
