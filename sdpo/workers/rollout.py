@@ -10,6 +10,7 @@ from torch import nn
 from sdpo.config.schema import Config
 from sdpo.models.load import load_tokenizer, resolve_model_path
 from sdpo.records import Grade, Group, Prompt, Sample
+from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingSpec, request_seed
 from sdpo.workers.grader import GraderPool
 

@@ -1,0 +1,56 @@
+"""From the configuration to an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from sdpo.config.schema import Config, ModelConfig
+from sdpo.errors import ConfigError, problem
+from sdpo.models.load import load_causal_lm, load_tokenizer, resolve_model_path
+from sdpo.rollout.engine import RolloutEngine
+from sdpo.tokens.stop import stop_token_ids
+
+
+def build_engine(config: Config, device: str, module: nn.Module | None = None) -> RolloutEngine:
+    """The engine that `actor_rollout_ref.rollout.name` names: vllm or hf.
+
+    `device`: "cpu" or "cuda". `module`: the student, when the hf engine shares the trainer's weights; without it that engine
+    loads its own copy. Raises ModelError when the model cannot be loaded.
+    """
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    path = resolve_model_path(model.path)
+    stop_ids = stop_token_ids(path, load_tokenizer(model))
+    max_prompt, max_response = config.data.max_prompt_length, config.data.max_response_length
+    if rollout.name == "vllm":
+        from sdpo.rollout.vllm_engine import VllmEngine
+
+        return VllmEngine(path, rollout, max_prompt, max_response, device, stop_ids, _vllm_options(model))
+    if rollout.name == "hf":
+        from sdpo.rollout.hf_generate import HfEngine
+
+        if module is None:
+            module = load_causal_lm(model, _torch_dtype(rollout.dtype, device)).to(device)
+        return HfEngine(module, stop_ids, rollout.max_model_len or max_prompt + max_response, rollout.max_num_seqs)
+    raise ConfigError(problem("actor_rollout_ref.rollout.name", rollout.name, "vllm or hf"))
+
+
+def _vllm_options(model: ModelConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if model.revision is not None:
+        options["revision"] = model.revision
+    if model.override_config:
+        options["hf_overrides"] = dict(model.override_config)
+    return options
+
+
+def _torch_dtype(name: str, device: str) -> Any:
+    import torch
+
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name == "auto":
+        return torch.float32 if device == "cpu" else torch.bfloat16
+    if name not in names:
+        raise ConfigError(problem("actor_rollout_ref.rollout.dtype", name, f"auto, {', '.join(names)}"))
+    return names[name]
