@@ -34,16 +34,20 @@ class _Told:
 class RepromptBuilder:
     """Builds the teacher's prompts.
 
-    The last user message becomes the reprompt template around its own text; all other messages, the tools and the template
-    options stay those of the student's prompt, and the same renderer writes both.
+    The last user message becomes the reprompt template around its own text; all other messages, the tools and the
+    template options stay those of the student's prompt, and the same renderer writes both.
     """
 
     def __init__(self, config: SelfDistillationConfig, chat: ChatRenderer, seed: int = 0) -> None:
         section = "actor_rollout_ref.actor.self_distillation"
         if config.reprompt_truncation not in TRUNCATIONS:
-            raise ConfigError(problem(f"{section}.reprompt_truncation", config.reprompt_truncation, " | ".join(TRUNCATIONS)))
+            raise ConfigError(
+                problem(f"{section}.reprompt_truncation", config.reprompt_truncation, " | ".join(TRUNCATIONS))
+            )
         if config.demonstration_choice not in CHOICES:
-            raise ConfigError(problem(f"{section}.demonstration_choice", config.demonstration_choice, " | ".join(CHOICES)))
+            raise ConfigError(
+                problem(f"{section}.demonstration_choice", config.demonstration_choice, " | ".join(CHOICES))
+            )
         self._config = config
         self._chat = chat
         self._seed = seed
@@ -53,8 +57,8 @@ class RepromptBuilder:
         """One reprompt per sample, in the order of `group.samples`; None where there is no signal.
 
         Counts, in samples: `demonstrations` and `feedback` (used), `both`, `none` (graded, nothing to tell), `ungraded`
-        (the grader failed), `trimmed` (cut to fit), `masked_overlong` (nothing to tell fits), `samples`. `step` seeds the
-        random choice of demonstrations.
+        (the grader failed), `trimmed` (cut to fit), `masked_overlong` (nothing to tell fits), `samples`. `step` seeds
+        the random choice of demonstrations.
         """
         rng = random.Random(f"{self._seed}:{step}:{group.prompt.uid}")
         sources = route(group, self._config, rng)
@@ -89,7 +93,9 @@ class RepromptBuilder:
         told, ids, trimmed = fitted
         return Reprompt(
             prompt_ids=ids,
-            text=self._chat.render_text(self._messages(group.prompt, told), group.prompt.tools, group.prompt.template_kwargs),
+            text=self._chat.render_text(
+                self._messages(group.prompt, told), group.prompt.tools, group.prompt.template_kwargs
+            ),
             demonstration_index=None if sibling is None or told.demonstration is None else sibling.index,
             used_feedback=told.feedback is not None,
             trimmed_tokens=trimmed,
@@ -107,8 +113,8 @@ class RepromptBuilder:
             return told, ids, 0
         if self._config.reprompt_truncation == "error":
             raise DataError(
-                f"prompt {prompt.uid}: the reprompt has {len(ids)} tokens, max_reprompt_len is {limit}; raise the limit or"
-                " set actor_rollout_ref.actor.self_distillation.reprompt_truncation=right"
+                f"prompt {prompt.uid}: the reprompt has {len(ids)} tokens, max_reprompt_len is {limit}; raise the limit"
+                " or set actor_rollout_ref.actor.self_distillation.reprompt_truncation=right"
             )
         whole = len(ids)
         if told.feedback is not None:

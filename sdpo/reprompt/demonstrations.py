@@ -17,7 +17,9 @@ CHOICES = ("first", "random", "shortest")
 def is_success(sample: Sample, threshold: float) -> bool:
     """Graded, and its reward reaches the threshold."""
     grade = sample.grade
-    return grade is not None and grade.reward is not None and grade.graded and grade.reward >= threshold - REWARD_TOLERANCE
+    return (
+        grade is not None and grade.reward is not None and grade.graded and grade.reward >= threshold - REWARD_TOLERANCE
+    )
 
 
 def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:
@@ -29,14 +31,19 @@ def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:
 def may_serve(sample: Sample, config: SelfDistillationConfig) -> bool:
     """A complete success with something to show. A truncated or aborted response never serves."""
     complete = sample.finish_reason == "stop"
-    return complete and is_success(sample, config.success_reward_threshold) and bool(demonstration_text(sample, config).strip())
+    return (
+        complete
+        and is_success(sample, config.success_reward_threshold)
+        and bool(demonstration_text(sample, config).strip())
+    )
 
 
 def route(group: Group, config: SelfDistillationConfig, rng: random.Random | None = None) -> list[int | None]:
     """For each sample, the position in `group.samples` of the sibling that demonstrates for it, or None.
 
-    `first`: the earliest success; `shortest`: the one with the fewest response tokens, the earliest of equals; `random`:
-    drawn from `rng` for each sample. With `dont_reprompt_on_self_success` a sample never demonstrates for itself.
+    `first`: the earliest success; `shortest`: the one with the fewest response tokens, the earliest of equals;
+    `random`: drawn from `rng` for each sample. With `dont_reprompt_on_self_success` a sample never demonstrates for
+    itself.
 
     Example: rewards [1, 1, 0, 0] give [1, 0, 0, 0]; [1, 0, 0, 0] give [None, 0, 0, 0].
     """

@@ -39,8 +39,8 @@ class ChatRenderer:
         if not getattr(tokenizer, "chat_template", None):
             name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
             raise ModelError(
-                f"tokenizer {name}: no chat template; use an instruction-tuned model, or put a chat_template.jinja beside"
-                " the tokenizer (actor_rollout_ref.model.tokenizer_path)"
+                f"tokenizer {name}: no chat template; use an instruction-tuned model, or put a chat_template.jinja"
+                " beside the tokenizer (actor_rollout_ref.model.tokenizer_path)"
             )
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
@@ -48,7 +48,9 @@ class ChatRenderer:
         added = getattr(tokenizer, "added_tokens_decoder", {}).values()
         special |= {token.content for token in added if token.special}
         # longest first: "<|end|>" must not hide "<|end|><|of|>"
-        self._control = re.compile("|".join(re.escape(s) for s in sorted(special, key=len, reverse=True) if s) or r"(?!)")
+        self._control = re.compile(
+            "|".join(re.escape(s) for s in sorted(special, key=len, reverse=True) if s) or r"(?!)"
+        )
 
     def prompt_ids(
         self,
@@ -89,12 +91,13 @@ class ChatRenderer:
         return rendered
 
     def generation_header_ids(self, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
-        """Ids that the template puts before the response, e.g. those of "<|im_start|>assistant\\n"; [] if it has none."""
+        """Ids that the template puts before a response, e.g. of "<|im_start|>assistant\\n"; [] if it puts none."""
         message = [{"role": "user", "content": "x"}]
-        with_header = self._apply(message, None, template_kwargs, header=True)
-        without = self._apply(message, None, template_kwargs, header=False)
-        header = with_header[len(os.path.commonprefix([with_header, without])) :]
-        return self.tokenizer.encode(header, add_special_tokens=False)
+        with_header, without = (
+            self.tokenizer.encode(self._apply(message, None, template_kwargs, header), add_special_tokens=False)
+            for header in (True, False)
+        )
+        return with_header[len(os.path.commonprefix([with_header, without])) :]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids, blanks as they are. For people and graders; never encoded again."""
@@ -133,9 +136,7 @@ class ChatRenderer:
         # Characters that look like a mark are taken out too, so that no text can imitate one.
         return re.sub(f"{self._control.pattern}|[{_OPEN}{_CLOSE}]", mark, text)
 
-    def _apply(
-        self, messages: Any, tools: Any, template_kwargs: Mapping[str, Any] | None, header: bool
-    ) -> str:
+    def _apply(self, messages: Any, tools: Any, template_kwargs: Mapping[str, Any] | None, header: bool) -> str:
         options = {**self.template_kwargs, **(template_kwargs or {})}
         try:
             return self.tokenizer.apply_chat_template(

@@ -51,7 +51,7 @@ class MicroBatch:
 
 
 def pack_side(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int = 0) -> PackedSide:
-    """Prompt + response of each row, the response ids verbatim. An empty prompt has nothing to predict from: ValueError."""
+    """Prompt + response of each row, the response ids verbatim. ValueError for a row without prompt tokens."""
     if len(prompts) != len(responses):
         raise ValueError(f"{len(prompts)} prompts but {len(responses)} responses")
     if not all(len(prompt) for prompt in prompts):

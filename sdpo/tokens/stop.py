@@ -28,7 +28,9 @@ def stop_token_ids(folder: str | Path, tokenizer: Any) -> tuple[int, ...]:
                 ids = holder.get("eos_token_id")
                 found += [ids] if isinstance(ids, int) else list(ids or [])
     if not found:
-        raise ModelError(f"{folder}: no end-of-sequence id in tokenizer, generation_config.json or config.json; set one")
+        raise ModelError(
+            f"{folder}: no end-of-sequence id in tokenizer, generation_config.json or config.json; set one"
+        )
     return tuple(dict.fromkeys(found))
 
 

@@ -20,7 +20,9 @@ def test_the_default_templates_write_the_reference_texts() -> None:
 def test_a_missing_section_leaves_nothing_behind() -> None:
     templates = Templates(SelfDistillationConfig())
     assert templates.user_message("P", None, None) == "P\n\nCorrectly solve the original question."
-    assert templates.user_message("P", "S", None) == "P\nCorrect solution:\n\nS\n\nCorrectly solve the original question."
+    assert (
+        templates.user_message("P", "S", None) == "P\nCorrect solution:\n\nS\n\nCorrectly solve the original question."
+    )
 
 
 def test_braces_and_backslashes_of_inserted_text_stay_as_they_are() -> None:
@@ -35,7 +37,11 @@ def test_doubled_braces_in_a_template_are_braces() -> None:
 @pytest.mark.parametrize(
     ("setting", "text", "message"),
     [
-        ("reprompt_template", "{prompt} {answer}", r"got '\{answer\}'; allowed: the placeholders \{prompt\}, \{solution\}"),
+        (
+            "reprompt_template",
+            "{prompt} {answer}",
+            r"got '\{answer\}'; allowed: the placeholders \{prompt\}, \{solution\}",
+        ),
         ("reprompt_template", "{solution}", r"add \{prompt\}"),
         ("reprompt_template", "{prompt!r}", r"got '\{prompt!r\}'"),
         ("reprompt_template", "{prompt:>9}", r"got '\{prompt:>9\}'"),

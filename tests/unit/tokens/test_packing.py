@@ -9,7 +9,9 @@ from sdpo.tokens.packing import pack_chunk, pack_side, token_batch
 from sdpo.tokens.partition import Chunk
 
 ROWS = [
-    TrainRow("p", 0, [5, 6], [7, 8, 2], teacher_prompt_ids=[5, 9, 9, 6], sampler_logprobs=[-0.1, -0.2, -0.3], weight=0.5),
+    TrainRow(
+        "p", 0, [5, 6], [7, 8, 2], teacher_prompt_ids=[5, 9, 9, 6], sampler_logprobs=[-0.1, -0.2, -0.3], weight=0.5
+    ),
     TrainRow("p", 1, [5, 6, 4], [3], teacher_prompt_ids=[5], sampler_logprobs=[-0.4]),
 ]
 

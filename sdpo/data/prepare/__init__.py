@@ -1,0 +1,1 @@
+"""Converters from the sources' own formats to the row schema of `sdpo.data.rows`: one module a source."""

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sdpo.config.schema import DataConfig
+from sdpo.data.files import write_parquet
+from sdpo.data.load import filter_overlong, load_prompts
+from sdpo.errors import DataError
+from sdpo.records import Prompt
+from sdpo.tokens.chat import ChatRenderer
+
+ROWS = [
+    {"data_source": "x", "prompt": f"question {i}", "reward_model": {"ground_truth": str(i)}, "extra_info": None}
+    for i in range(3)
+]
+
+
+def as_lines(rows: list) -> str:
+    return "\n".join(map(json.dumps, rows)) + "\n"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def files(folder: Path) -> list[str]:
+    """The same rows in every format."""
+    with gzip.open(folder / "e.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(as_lines(ROWS))
+    write_parquet(ROWS, folder / "a.parquet")
+    return [
+        str(folder / "a.parquet"),
+        write(folder / "b.json", json.dumps(ROWS, indent=1)),
+        write(folder / "c.json", as_lines(ROWS)),
+        write(folder / "d.jsonl", "\ufeff" + as_lines(ROWS).replace("\n", "\n\n")),
+        str(folder / "e.jsonl.gz"),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_every_format_gives_the_same_prompts(tmp_path: Path, kind: int) -> None:
+    prompts = load_prompts([files(tmp_path)[kind]], DataConfig())
+    assert [(p.messages[0]["content"], p.ground_truth) for p in prompts] == [
+        (f"question {i}", str(i)) for i in range(3)
+    ]
+
+
+def test_uids_are_unique_over_files_even_when_their_names_are_equal(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    twice = [write(tmp_path / f / "train.jsonl", as_lines(ROWS)) for f in ("x", "y")]
+    uids = [p.uid for p in load_prompts([*twice, twice[0]], DataConfig())]
+    assert len(set(uids)) == 9 and uids[0] == "train/1-train:1"
+    assert [p.uid for p in load_prompts(twice[:1], DataConfig(), "val")] == [
+        "val/train:1",
+        "val/train:2",
+        "val/train:3",
+    ]
+
+
+def test_rows_with_the_same_text_have_different_ids(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", as_lines([ROWS[0], ROWS[0]]))
+    first, second = load_prompts([path], DataConfig())
+    assert first.messages == second.messages and first.uid != second.uid
+
+
+def test_max_samples_takes_the_first_rows_of_its_own_part(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", as_lines(ROWS))
+    config = DataConfig(train_max_samples=2, val_max_samples=1)
+    assert [p.ground_truth for p in load_prompts([path], config, "train")] == ["0", "1"]
+    assert [p.ground_truth for p in load_prompts([path], config, "val")] == ["0"]
+    with pytest.raises(DataError, match="train_max_samples: got 0"):
+        load_prompts([path], DataConfig(train_max_samples=0))
+
+
+def test_the_prompt_column_can_have_another_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", as_lines([{"data_source": "x", "messages": "hi"}]))
+    assert load_prompts([path], DataConfig(prompt_key="messages"))[0].messages[0]["content"] == "hi"
+
+
+def test_the_builtin_task_loads_by_name() -> None:
+    train = load_prompts(["builtin://programs/hard/train"], DataConfig(train_max_samples=4))
+    test = load_prompts(["builtin://programs/hard/test"], DataConfig(), "val")
+    assert len(train) == 4 and train[0].data_source == "programs"
+    assert not {p.uid for p in train} & {p.uid for p in test}
+
+
+def test_two_builtin_splits_do_not_share_ids() -> None:
+    both = ["builtin://programs/hard/test", "builtin://programs/easy/test"]
+    uids = [p.uid for p in load_prompts(both, DataConfig())]
+    assert len(set(uids)) == len(uids)
+
+
+def test_an_unknown_builtin_task_names_the_known_ones() -> None:
+    for name in ("builtin://programs/medium/train", "builtin://poems", "builtin://programs/hard"):
+        with pytest.raises(DataError, match=r"data\.val_files: got .*builtin://programs/hard/train"):
+            load_prompts([name], DataConfig(), "val")
+
+
+def test_no_files_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"data\.train_files: got \[\]"):
+        load_prompts([], DataConfig())
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.train_files: got '.*gone\.parquet'; allowed: an existing file"):
+        load_prompts([str(tmp_path / "gone.parquet")], DataConfig())
+
+
+def test_unknown_kinds_of_file_and_folders_are_refused(tmp_path: Path) -> None:
+    for name in (write(tmp_path / "a.csv", "a,b"), str(tmp_path)):
+        with pytest.raises(DataError, match=r"a file that ends in \.parquet, \.json"):
+            load_prompts([name], DataConfig())
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.jsonl", ""), ("a.json", "[]"), ("a.json", " \n\n")])
+def test_an_empty_file_is_an_error(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(DataError, match="the file holds no rows"):
+        load_prompts([write(tmp_path / name, text)], DataConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", json.dumps(ROWS[0]) + "\n{oops\n", r"a\.jsonl line 2: not valid JSON"),
+        ("a.json", '[{"a": 1},', r"a\.json: not readable as JSON"),
+        ("a.parquet", "text", r"a\.parquet: not a readable parquet file"),
+        ("a.jsonl", json.dumps(ROWS[0]) + "\n7\n", r"a\.jsonl row 2: got int; a row must be an object"),
+        ("a.jsonl", as_lines([*ROWS, {"data_source": "x"}]), r"a\.jsonl row 4: prompt: missing"),
+    ],
+)
+def test_an_unreadable_row_is_named_by_file_and_number(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_prompts([write(tmp_path / name, text)], DataConfig())
+
+
+def test_a_table_with_mixed_types_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="store it as JSON text"):
+        write_parquet([{"a": 1}, {"a": "x"}], tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+TOOL = {"type": "function", "function": {"name": "get", "description": "word " * 30}}
+
+
+@pytest.fixture(scope="module")
+def chat(chatml_tokenizer) -> ChatRenderer:
+    return ChatRenderer(chatml_tokenizer)
+
+
+def prompt(uid: str, text: str, **changes) -> Prompt:
+    return Prompt(uid, ({"role": "user", "content": text},), "x", **changes)
+
+
+def test_the_length_filter_counts_template_tools_and_header(chat: ChatRenderer) -> None:
+    plain, with_tool, long = prompt("a", "hi"), prompt("b", "hi", tools=(TOOL,)), prompt("c", "word " * 90)
+    limit = len(chat.student_ids(plain))
+    assert limit > len(chat.tokenizer.encode("hi"))
+    notes: list[str] = []
+    kept = filter_overlong([plain, with_tool, long], chat, DataConfig(max_prompt_length=limit), notes.append)
+    assert kept == [plain]
+    (note,) = notes
+    assert note.startswith(f"dropped 2 of 3 prompts over {limit} tokens: b (") and "c (" in note
+
+
+def test_nothing_is_noted_when_all_prompts_fit(chat: ChatRenderer) -> None:
+    notes: list[str] = []
+    assert len(filter_overlong([prompt("a", "hi")], chat, DataConfig(), notes.append)) == 1 and not notes
+
+
+def test_without_the_filter_the_first_overlong_prompt_is_an_error(chat: ChatRenderer) -> None:
+    config = DataConfig(max_prompt_length=20, filter_overlong_prompts=False)
+    with pytest.raises(DataError, match=r"prompt b: \d+ tokens, data\.max_prompt_length is 20"):
+        filter_overlong([prompt("a", "hi"), prompt("b", "word " * 90)], chat, config)
+
+
+def test_a_filter_that_leaves_nothing_is_an_error(chat: ChatRenderer) -> None:
+    with pytest.raises(DataError, match=r"max_prompt_length: got 1; allowed: at least \d+, the shortest of 1 prompts"):
+        filter_overlong([prompt("a", "hi")], chat, DataConfig(max_prompt_length=1))

@@ -1,0 +1,192 @@
+"""Rows here are written by hand in the publishers' formats."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdpo.cli.data import main
+from sdpo.config.schema import DataConfig
+from sdpo.data.load import load_prompts
+from sdpo.data.prepare.write import SOURCES, prepare
+from sdpo.errors import DataError
+from sdpo.records import Prompt
+
+SYSTEM = "\nSelect the right answer.\n<answer>\n...\n</answer>\n"
+
+
+def science(index: int, answer: str = "B", options: str = "A: iron\nB: gold\nC: lead\nD: zinc") -> dict[str, Any]:
+    question = f"Which metal is number {index}?\n\n{options}\nPlease reason step by step."
+    return {
+        "idx": index,
+        "kind": "mcq",
+        "dataset": "sciknoweval",
+        "answer": answer,
+        "prompt": question,
+        "system": SYSTEM,
+    }
+
+
+def action(name: str, arguments: str) -> dict[str, str]:
+    return {"Action": name, "Action_Input": arguments}
+
+
+TOOLUSE = [
+    {
+        "idx": 1,
+        "system": None,
+        "prompt": "Tools: ...\nQuestion: one",
+        "answer": json.dumps([action("get-weather", '{"city": "Oslo"}')]),
+    },
+    {
+        "idx": 2,
+        "system": None,
+        "prompt": "Tools: ...\nQuestion: two",
+        "answer": json.dumps([action("a", "{}"), action("b", '{"n": 1}')]),
+    },
+    {"idx": 3, "system": None, "prompt": "Tools: ...\nQuestion: bad", "answer": json.dumps([action("a", "{oops")])},
+]
+HUMANEVAL = {
+    "task_id": "HumanEval/900",
+    "prompt": 'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef quarter(x):\n    """ A quarter. """\n',
+    "entry_point": "quarter",
+    "canonical_solution": "    return half(half(x))\n",
+    "test": "\ndef check(candidate):\n    assert candidate(8) == half(4)\n",
+}
+GSM8K = [
+    {"question": "How many? ", "answer": "3*4=<<3*4=12>>12\n#### 12"},
+    {"question": "How much?", "answer": "Many.\n#### 1,200"},
+    {"question": "How cold?", "answer": "Very.\n#### -5"},
+    {"question": "How?", "answer": "No number."},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def load(path: Path) -> list[Prompt]:
+    return load_prompts([str(path)], DataConfig())
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def test_sciknoweval_keeps_question_system_letter_and_number_of_choices(tmp_path: Path) -> None:
+    two = science(2, "A", "A: left\nB: right")
+    for domain, rows in (("physics", [science(1)]), ("biology", [two])):
+        write(tmp_path / "in" / domain / "train.json", rows)
+        write(tmp_path / "in" / domain / "test.json", [science(9)])
+    done = prepare("sciknoweval", tmp_path / "in", tmp_path / "out")
+    assert done.rows == {f"{d}/{s}.parquet": 1 for d in ("physics", "biology") for s in ("train", "test")}
+    (prompt,) = load(tmp_path / "out/biology/train.parquet")
+    assert prompt.data_source == "sciknoweval" and prompt.ground_truth == {"answer": "A", "choices": 2}
+    assert prompt.messages == ({"role": "system", "content": SYSTEM}, {"role": "user", "content": two["prompt"]})
+    assert prompt.extra_info == {"index": 2, "split": "train"}
+
+
+@pytest.mark.parametrize("broken", [science(1, "E"), science(1, "B", "A: only"), science(1, "A", "A: x\nC: y")])
+def test_a_question_without_a_gradable_letter_is_dropped_and_listed(tmp_path: Path, broken: dict[str, Any]) -> None:
+    done = prepare("sciknoweval", write(tmp_path / "in/train.json", [science(1), broken]), tmp_path / "out")
+    assert done.rows == {"train.parquet": 1}
+    (dropped,) = manifest(tmp_path / "out")["dropped"]
+    assert (dropped["file"], dropped["row"]) == ("train.json", 2) and dropped["why"]
+
+
+def test_gsm8k_gold_is_the_number_after_the_marks_without_separators(tmp_path: Path) -> None:
+    done = prepare("gsm8k", write(tmp_path / "in/train.jsonl", GSM8K), tmp_path / "out")
+    prompts = load(tmp_path / "out/train.parquet")
+    assert [p.ground_truth for p in prompts] == ["12", "1200", "-5"] and len(done.dropped) == 1
+    assert (
+        prompts[0].messages[-1]["content"].startswith("How many?\n\n")
+        and "\\boxed{}" in prompts[0].messages[-1]["content"]
+    )
+
+
+def test_tooluse_gold_is_an_ordered_list_of_calls_with_their_own_arguments(tmp_path: Path) -> None:
+    done = prepare("tooluse", write(tmp_path / "in/test.json", TOOLUSE), tmp_path / "out")
+    first, second = load(tmp_path / "out/test.parquet")
+    assert first.ground_truth == [{"name": "get-weather", "arguments": {"city": "Oslo"}}]
+    assert second.ground_truth == [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"n": 1}}]
+    assert [d["row"] for d in done.dropped] == [3] and "not valid JSON" in str(done.dropped[0]["why"])
+
+
+def test_humaneval_tests_run_alone_against_the_published_solution(tmp_path: Path) -> None:
+    path = tmp_path / "HumanEval.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(json.dumps(HUMANEVAL))
+    prepare("humaneval", path, tmp_path / "out")
+    (prompt,) = load(tmp_path / "out/test.parquet")
+    truth, judge, program = prompt.ground_truth, {}, {}
+    assert truth["type"] == "assert" and truth["entry_point"] == "quarter"
+    exec(truth["code"], judge)  # own namespace: the given functions must be in the test code
+    exec(prompt.extra_info["solution"], program)
+    judge["check"](program["quarter"])
+    assert "half(half(x))" not in prompt.messages[-1]["content"] and "def quarter" in prompt.messages[-1]["content"]
+
+
+def test_the_manifest_says_what_came_from_where(tmp_path: Path) -> None:
+    prepare("gsm8k", write(tmp_path / "in/train.jsonl", GSM8K), tmp_path / "out")
+    written = manifest(tmp_path / "out")
+    assert written["data_set"] == "gsm8k" and written["licence"] == "MIT" and "github.com" in written["origin"]
+    assert written["source_files"][0]["rows"] == 4 and len(written["source_files"][0]["sha256"]) == 64
+    assert written["files"] == [{"file": "train.parquet", "rows": 3, "sha256": written["files"][0]["sha256"]}]
+
+
+def test_a_second_run_writes_the_same_bytes(tmp_path: Path) -> None:
+    source = write(tmp_path / "in/train.jsonl", GSM8K)
+    for out in ("one", "two"):
+        prepare("gsm8k", source, tmp_path / out)
+    assert manifest(tmp_path / "one") == manifest(tmp_path / "two")
+
+
+def test_a_file_is_divided_by_question_and_seed(tmp_path: Path) -> None:
+    rows = [science(i // 2) for i in range(20)]  # every question twice
+    source = write(tmp_path / "in/all.json", rows)
+    parts = []
+    for seed in (0, 0, 1):
+        prepare("sciknoweval", source, tmp_path / "out", train_fraction=0.7, seed=seed)
+        parts.append(
+            [{p.messages[-1]["content"] for p in load(tmp_path / f"out/{s}.parquet")} for s in ("train", "test")]
+        )
+    (train, test), again, other = parts
+    assert (len(train), len(test)) == (7, 3) and not train & test
+    assert again == [train, test] and other != again
+
+
+def test_a_file_in_another_format_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no row is in the format of gsm8k \(question: got None"):
+        prepare("gsm8k", write(tmp_path / "in/train.json", [science(1)]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_files_for_one_output_are_refused(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        write(tmp_path / "in" / name, GSM8K)
+    with pytest.raises(DataError, match=r"a second file for test\.parquet"):
+        prepare("gsm8k", tmp_path / "in", tmp_path / "out")
+
+
+def test_the_command_prints_counts_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in/train.jsonl", GSM8K)
+    assert main(["prepare", "gsm8k", str(source), str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "train.parquet: 3 rows" in printed
+        and "dropped 1 rows" in printed
+        and "train.jsonl row 4: answer: ends in" in printed
+    )
+
+
+def test_the_command_ends_in_one_line_on_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "poems", str(tmp_path), str(tmp_path / "out")]) == DataError.exit_code
+    assert main(["prepare", "gsm8k", str(tmp_path), str(tmp_path / "out")]) == DataError.exit_code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and f"allowed: {', '.join(SOURCES)}" in lines[0] and "a folder with files" in lines[1]
