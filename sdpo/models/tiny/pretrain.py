@@ -1,0 +1,145 @@
+"""Makes the built-in model: `python -m sdpo.models.tiny.pretrain --setting hard --out DIR` (about four minutes on two cores).
+
+The folder is an ordinary Hugging Face one; `pretrain.json` beside the weights records seed, steps, mix and accuracies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sdpo.models.tiny.architecture import build_model, round_to_bfloat16, save_model
+from sdpo.models.tiny.corpus import MIXES, Corpus, Mix, Text
+from sdpo.models.tiny.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+BATCHES_PER_BUCKET = 8  # texts drawn together and sorted by length, so that little is padded
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How long and how fast. AdamW, linear warm-up, cosine to a tenth."""
+
+    steps: int = 1200
+    batch: int = 64
+    lr: float = 3e-3
+    warmup: int = 50
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip_grad: float = 1.0
+    prompt_weight: float = 0.05  # of the tokens that the user says, beside 1 for those of the answer
+    seed: int = 0
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, text: Text) -> tuple[list[int], int]:
+    """Ids of a conversation, with the end token, and how many of them are the prompt."""
+    messages = [{"role": "user", "content": text.user}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
+    answer_ids = tokenizer.encode(text.answer, add_special_tokens=False)
+    return [*prompt_ids, *answer_ids, tokenizer.eos_token_id], len(prompt_ids)
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, corpus: Corpus, batch: int) -> Iterator[list[tuple[list[int], int]]]:
+    """Endless batches of texts of like length, their order shuffled."""
+    order = torch.Generator().manual_seed(0)
+    while True:
+        rows = [encode(tokenizer, corpus.draw()) for _ in range(batch * BATCHES_PER_BUCKET)]
+        rows.sort(key=lambda row: len(row[0]))
+        for i in torch.randperm(BATCHES_PER_BUCKET, generator=order).tolist():
+            yield rows[i * batch : (i + 1) * batch]
+
+
+def batch_loss(model: LlamaForCausalLM, rows: list[tuple[list[int], int]], prompt_weight: float) -> torch.Tensor:
+    """Mean next-token loss over the answers, plus a little of the prompts. Padded on the right, so causality hides it."""
+    longest = max(len(ids) for ids, _ in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    weight = torch.zeros(len(rows), longest)
+    for i, (row, prompt_length) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        weight[i, 1 : len(row)] = prompt_weight
+        weight[i, prompt_length : len(row)] = 1.0
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    wanted = weight[:, 1:] > 0
+    logits = model.lm_head(hidden[wanted])
+    losses = torch.nn.functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
+    return (losses * weight[:, 1:][wanted]).sum() / (weight == 1.0).sum()
+
+
+def schedule(step: int, recipe: Recipe) -> float:
+    """Share of the learning rate at a step."""
+    if step < recipe.warmup:
+        return (step + 1) / recipe.warmup
+    progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
+
+
+def train(tokenizer: PreTrainedTokenizerFast, mix: Mix, recipe: Recipe) -> tuple[LlamaForCausalLM, list[float]]:
+    """Trains a fresh model; returns it with the loss of every step."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(tokenizer)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay
+    )
+    source = batches(tokenizer, Corpus(mix, recipe.seed), recipe.batch)
+    losses, started = [], time.monotonic()
+    for step in range(recipe.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.lr * schedule(step, recipe)
+        loss = batch_loss(model, next(source), recipe.prompt_weight)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_grad)
+        optimizer.step()
+        losses.append(loss.item())
+        if step % 100 == 99:
+            recent = sum(losses[-100:]) / 100
+            print(f"step {step + 1}/{recipe.steps}  loss {recent:.4f}  {time.monotonic() - started:.0f} s", flush=True)
+    return model, losses
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--setting", choices=sorted(MIXES), default="hard")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    recipe = Recipe(steps=options.steps, seed=options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = save_tokenizer(options.out)
+    started = time.monotonic()
+    model, losses = train(tokenizer, MIXES[options.setting], recipe)
+    round_to_bfloat16(model)
+    save_model(model, options.out)
+    record: dict[str, Any] = {
+        "setting": options.setting,
+        "recipe": dataclasses.asdict(recipe),
+        "mix": dataclasses.asdict(MIXES[options.setting]),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": len(tokenizer),
+        "final_loss": round(sum(losses[-100:]) / len(losses[-100:]), 5),
+        "seconds": round(time.monotonic() - started),
+        "torch": torch.__version__,
+    }
+    from sdpo.models.tiny.evaluate import measure
+
+    record["accuracies"] = measure(model, tokenizer)
+    (options.out / "pretrain.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record["accuracies"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
