@@ -54,7 +54,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     path = resolve_model_path(config.path)
     try:
         model_config = AutoConfig.from_pretrained(path, revision=config.revision, trust_remote_code=config.trust_remote_code)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from sdpo.config.schema import FsdpConfig
@@ -27,11 +27,13 @@ def shard(module: PolicyModule, config: FsdpConfig, world_size: int, device: str
         "mp_policy": MixedPrecisionPolicy(DTYPES[config.param_dtype], DTYPES[config.reduce_dtype]),
         "offload_policy": CPUOffloadPolicy() if config.offload_policy else OffloadPolicy(),
     }
-    for layer in _decoder_layers(module):
+    layers = _decoder_layers(module)  # now: sharding renames their classes
+    for layer in layers:
         fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
     fully_shard(module, reshard_after_forward=False, **options)  # the loss reads the head after the forward pass
-    for part in [*_decoder_layers(module), module]:
+    for part in [*layers, module]:
         part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)  # gloo has no pre-scaled sum
     return module
 
 
@@ -54,6 +56,12 @@ def clip_gradients(module: nn.Module, max_norm: float) -> torch.Tensor:
     if max_norm > 0 and torch.isfinite(norm):
         nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
     return norm
+
+
+def reshard(module: nn.Module) -> None:
+    """Frees gathered weights that no backward pass will free: those of a module that is only ever run forward."""
+    if isinstance(module, FSDPModule):
+        module.reshard()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

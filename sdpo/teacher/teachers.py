@@ -9,7 +9,7 @@ import torch
 from sdpo.algorithms.scores import InterpolatedScores, ResponseScores, Scores
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.models.forward import PolicyModule
-from sdpo.models.shard import local
+from sdpo.models.shard import local, reshard
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.tokens.packing import PackedSide
 
@@ -36,6 +36,7 @@ class EmaTeacher(FrozenTeacher):
 
     @torch.no_grad()
     def update(self, student: PolicyModule) -> None:
+        reshard(self.module)
         mine = [local(p) for p in self.module.parameters()]
         theirs = [local(p).to(m.dtype) for p, m in zip(student.parameters(), mine, strict=True)]
         torch._foreach_lerp_(mine, theirs, self.rate)

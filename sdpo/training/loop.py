@@ -15,7 +15,7 @@ from sdpo.tracking.timing import PhaseTimer
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
-from sdpo.training.metrics import group_metrics
+from sdpo.training.metrics import train_metrics
 from sdpo.workers.group import Workers
 from sdpo.workers.rollout import Job, SamplingPlan
 
@@ -55,7 +55,6 @@ class TrainingLoop:
         with self.timer("rollout"):
             jobs = [self.train_jobs[i] for i in self.order.batch(step)]
             groups = self.workers.generate(jobs, self._sampling_plan(step))
-        self.samples += sum(len(group.samples) for group in groups)
         batch = self.algorithm.build_batch(groups, step)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
@@ -64,9 +63,9 @@ class TrainingLoop:
         with self.timer("sync"):
             self.workers.sync_weights()
         self.step = step
-        metrics = group_metrics(groups, self._threshold) | batch.metrics | report.metrics
+        metrics = train_metrics(groups, self._threshold, self.samples) | batch.metrics | report.metrics
+        self.samples = int(metrics["train/samples"])
         metrics |= {
-            "train/samples": self.samples,
             "policy_version": report.policy_version,
             "actor/optimizer_steps": report.optimizer_steps,
             "actor/skipped_steps": report.skipped_steps,

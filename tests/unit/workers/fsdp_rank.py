@@ -1,0 +1,28 @@
+"""One training rank in a process of its own: `fsdp_rank.py FOLDER RANK WORLD`; input and output are files in FOLDER."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+from sdpo.models.shard import full_state_dict
+from sdpo.workers.actor import Actor, split_over_ranks
+
+
+def main(folder: str, rank: int, world: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    config, batches = torch.load(f"{folder}/input.pt", weights_only=False)
+    actor = Actor(config, rank, world, "cpu", total_optimizer_steps=10)
+    report = actor.update(split_over_ranks(batches, config.actor_rollout_ref.actor, world)[rank])
+    state, teacher = full_state_dict(actor.student), full_state_dict(actor.teacher.module)
+    actor.save(f"{folder}/actor")
+    if rank == 0:
+        torch.save((report, state, teacher), f"{folder}/result.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,182 @@
+"""One optimizer step: the same for any micro-batch size and number of ranks, safe against bad gradients, exact on resume."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdpo.config.schema import Config
+from sdpo.errors import CheckpointError
+from sdpo.models.shard import full_state_dict
+from sdpo.records import MiniBatch
+from sdpo.workers.actor import Actor, split_over_ranks
+
+
+def _actor(config: Config) -> Actor:
+    return Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+
+
+def _update(actor: Actor, *batches: MiniBatch):
+    return actor.update(split_over_ranks(list(batches), actor.config.actor_rollout_ref.actor, 1)[0])
+
+
+def _weights(actor: Actor) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in full_state_dict(actor.student).items()}
+
+
+@pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
+@pytest.mark.parametrize("agg", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_the_step_does_not_depend_on_the_micro_batch_size(actor_config, mini_batch, mode, agg):
+    actor_config.actor_rollout_ref.actor.loss_agg_mode = agg
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = mode
+    if mode == "vanilla":
+        for i, row in enumerate(mini_batch.rows):
+            row.advantage, row.teacher_prompt_ids = (-1.0) ** i * 0.5, None
+    reports, weights = [], []
+    for rows_each in (1, 3, None):
+        actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = rows_each
+        actor = _actor(actor_config)
+        reports.append(_update(actor, mini_batch).metrics)
+        weights.append(_weights(actor))
+    for report, state in zip(reports[1:], weights[1:], strict=True):
+        for key in ("actor/loss", "actor/grad_norm", "actor/entropy"):
+            assert report[key] == pytest.approx(reports[0][key], rel=1e-5), key
+        for name in state:
+            torch.testing.assert_close(state[name], weights[0][name], atol=2e-5, rtol=0)
+
+
+def test_equal_weights_and_equal_contexts_give_no_loss_and_no_gradient(actor_config, mini_batch):
+    for row in mini_batch.rows:
+        row.teacher_prompt_ids = list(row.prompt_ids)
+    metrics = _update(_actor(actor_config), mini_batch).metrics
+    assert abs(metrics["actor/loss"]) < 1e-6 and metrics["actor/grad_norm"] < 1e-5
+
+
+def test_different_contexts_give_a_gradient_and_none_to_the_teacher(actor_config, mini_batch):
+    actor = _actor(actor_config)
+    metrics = _update(actor, mini_batch).metrics
+    assert metrics["actor/loss"] > 1e-5 and metrics["actor/grad_norm"] > 1e-4
+    assert all(p.grad is None for p in actor.teacher.module.parameters())
+    assert actor.student.training
+
+
+def test_the_teacher_moves_once_per_optimizer_step_whatever_the_accumulation(actor_config, mini_batch):
+    actor_config.actor_rollout_ref.actor.optim.lr = 0.0
+    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2  # four micro-batches
+    actor = _actor(actor_config)
+    with torch.no_grad():
+        for p in actor.teacher.module.parameters():
+            p.zero_()
+    student = _weights(actor)
+    _update(actor, mini_batch)
+    for name, value in full_state_dict(actor.teacher.module).items():
+        torch.testing.assert_close(value, 0.05 * student[name], atol=1e-7, rtol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_schedule(actor_config, mini_batch, monkeypatch):
+    actor = _actor(actor_config)
+    real = actor.algorithm.loss
+
+    def poisoned(student, teacher, batch):
+        output = real(student, teacher, batch)
+        output.loss = output.loss * math.nan
+        return output
+
+    monkeypatch.setattr(actor.algorithm, "loss", poisoned)
+    before, teacher = _weights(actor), copy.deepcopy(full_state_dict(actor.teacher.module))
+    report = _update(actor, mini_batch)
+    assert (report.skipped_steps, report.optimizer_steps, report.policy_version) == (1, 0, 0)
+    assert all(torch.equal(before[k], v) for k, v in full_state_dict(actor.student).items())
+    assert all(torch.equal(teacher[k], v) for k, v in full_state_dict(actor.teacher.module).items())
+    assert actor.scheduler.last_epoch == 0
+    monkeypatch.undo()
+    assert _update(actor, mini_batch).optimizer_steps == 1
+
+
+def test_several_optimizer_steps_use_the_policy_at_the_start_as_old_policy(actor_config, mini_batch):
+    halves = [MiniBatch(mini_batch.rows[:3]), MiniBatch(mini_batch.rows[3:])]
+    report = _update(_actor(actor_config), *halves)
+    assert report.optimizer_steps == 2 and report.policy_version == 2
+    assert all(math.isfinite(v) for v in report.metrics.values())
+
+
+def test_resume_continues_bit_for_bit(actor_config, mini_batch, tmp_path):
+    actor_config.actor_rollout_ref.actor.optim.lr_warmup_steps = 3
+    straight = _actor(actor_config)
+    for _ in range(2):
+        _update(straight, mini_batch)
+    straight.save(str(tmp_path / "actor"))
+    for _ in range(2):
+        _update(straight, mini_batch)
+    resumed = _actor(actor_config)
+    resumed.load(str(tmp_path / "actor"))
+    assert resumed.policy_version == 2
+    for _ in range(2):
+        _update(resumed, mini_batch)
+    assert resumed.policy_version == straight.policy_version == 4
+    assert resumed.scheduler.get_last_lr() == straight.scheduler.get_last_lr()
+    for part in ("student", "teacher"):
+        a, b = (x.student if part == "student" else x.teacher.module for x in (straight, resumed))
+        for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+            assert torch.equal(p, q), f"{part} {name}"
+
+
+def test_a_damaged_or_foreign_checkpoint_is_a_checkpoint_error(actor_config, tmp_path):
+    with pytest.raises(CheckpointError):
+        _actor(actor_config).load(str(tmp_path / "nothing"))
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    _actor(actor_config).save(str(tmp_path / "grpo"))
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "sdpo"
+    with pytest.raises(CheckpointError, match="teacher"):
+        _actor(actor_config).load(str(tmp_path / "grpo"))
+    for shard in (tmp_path / "grpo").glob("*.distcp"):
+        shard.write_bytes(b"")
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    with pytest.raises(CheckpointError):
+        _actor(actor_config).load(str(tmp_path / "grpo"))
+
+
+def test_the_exported_folder_is_the_student_for_any_loader(actor_config, mini_batch, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    actor = _actor(actor_config)
+    _update(actor, mini_batch)
+    actor.export(str(tmp_path / "model"))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tmp_path / "model")
+    ids = torch.tensor([[1, 5, 9]])
+    torch.testing.assert_close(loaded(ids).logits, actor.student.lm(ids).logits)
+
+
+def _run_ranks(folder: Path, world: int, config: Config, batches: list[MiniBatch]):
+    torch.save((config, batches), folder / "input.pt")
+    script = str(Path(__file__).parent / "fsdp_rank.py")
+    ranks = [subprocess.Popen([sys.executable, script, str(folder), str(rank), str(world)]) for rank in range(world)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0] * world
+    return torch.load(folder / "result.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("rows", [7, 1])  # one row: the other rank has nothing and must still join
+def test_two_fsdp_ranks_take_the_step_of_one(actor_config, mini_batch, tmp_path, rows):
+    batch = MiniBatch(mini_batch.rows[:rows])
+    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2
+    single = _actor(actor_config)
+    expected = _update(single, batch, batch)
+    report, state, teacher = _run_ranks(tmp_path, 2, actor_config, [batch, batch])
+    assert report.policy_version == 2
+    for key in ("actor/loss", "actor/grad_norm", "actor/entropy", "sdpo/divergence"):
+        assert report.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
+    for name, value in full_state_dict(single.student).items():
+        torch.testing.assert_close(state[name], value, atol=2e-5, rtol=0)
+    for name, value in full_state_dict(single.teacher.module).items():
+        torch.testing.assert_close(teacher[name], value, atol=2e-6, rtol=0)
+    resharded = _actor(actor_config)  # what two ranks saved, one rank reads
+    resharded.load(str(tmp_path / "actor"))
+    for name, value in full_state_dict(resharded.student).items():
+        assert torch.equal(state[name], value), name
