@@ -6,7 +6,7 @@
                    with M = (1 - alpha) student + alpha teacher
 
 The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph over the vocabulary
-is built: the forward pass computes the gradient with respect to the student's logits as well, a chunk of tokens at a time.
+is built: the forward pass computes the gradient with respect to the student's logits as well, chunk by chunk of tokens.
 Derivations: docs/algorithm.md.
 """
 

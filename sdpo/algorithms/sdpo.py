@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import torch
 
 
+BUILDER_COUNTS = ("both", "trimmed", "masked_overlong")  # demonstration and feedback; cut to fit; nothing fitted
+
+
 class RepromptSource(Protocol):
     """What the controller's reprompt builder looks like from here."""
 
@@ -81,11 +84,11 @@ class Sdpo:
 
     @staticmethod
     def _batch_metrics(reprompts: list[Reprompt], samples: int, counts: Counter[str]) -> dict[str, float]:
-        """Fractions of the usable samples; the builder's own counts keep their names under `sdpo/`."""
+        """Fractions of the usable samples; with the builder's counts of what was cut or did not fit."""
         demonstrations = sum(reprompt.demonstration_index is not None for reprompt in reprompts)
         feedbacks = sum(reprompt.used_feedback for reprompt in reprompts)
         return {
-            **{name if "/" in name else f"sdpo/{name}": float(count) for name, count in counts.items()},
+            **{f"sdpo/{name}_frac": fraction(counts[name], samples) for name in BUILDER_COUNTS},
             "sdpo/signal_frac": fraction(len(reprompts), samples),
             "sdpo/demonstration_frac": fraction(demonstrations, samples),
             "sdpo/feedback_frac": fraction(feedbacks, samples),

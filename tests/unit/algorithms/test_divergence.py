@@ -56,6 +56,13 @@ def test_generalized_jsd_has_its_own_mixture_weights_and_end_points():
         assert distribution_divergence(student, teacher, alpha).item() == pytest.approx(value, abs=1e-5), alpha
 
 
+def test_the_interior_goes_to_zero_at_both_ends_and_the_end_points_do_not():
+    student, teacher = torch.tensor([0.7, 0.2, 0.1]).log(), torch.tensor([0.2, 0.3, 0.5]).log()
+    for near, at in ((0.01, 0.0), (0.99, 1.0)):
+        inside, end = (distribution_divergence(student, teacher, alpha).item() for alpha in (near, at))
+        assert 0.005 < inside < 0.007 and end > 0.6
+
+
 @pytest.mark.parametrize(
     ("alpha", "tail", "expected"),
     [(0.0, True, 0.124011), (1.0, True, 0.116783), (0.0, False, 0.032269), (1.0, False, 0.031584)],

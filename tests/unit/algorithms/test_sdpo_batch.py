@@ -32,7 +32,7 @@ class FirstSuccessTeaches:
             else None
             for s in group.samples
         ]
-        return built, {"trimmed": 2.0, "other/count": 1.0}
+        return built, {"trimmed": 2.0, "none": 1.0}
 
 
 def build(groups, config, prompts_per_step=2):
@@ -63,7 +63,8 @@ def test_fractions_are_of_usable_samples_and_builder_counts_add_up(plain_config)
     assert batch.metrics["sdpo/signal_frac"] == pytest.approx(3 / 6)
     assert batch.metrics["sdpo/demonstration_frac"] == pytest.approx(3 / 6)
     assert batch.metrics["sdpo/feedback_frac"] == pytest.approx(1 / 6)
-    assert batch.metrics["sdpo/trimmed"] == 4.0 and batch.metrics["other/count"] == 2.0
+    assert batch.metrics["sdpo/trimmed_frac"] == pytest.approx(4 / 6)
+    assert batch.metrics["sdpo/masked_overlong_frac"] == batch.metrics["sdpo/both_frac"] == 0.0
 
 
 def test_mini_batches_hold_a_fixed_number_of_prompts_and_empty_ones_are_counted(plain_config):
