@@ -30,15 +30,22 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("out_dir", type=Path, help="gets the parquet files and manifest.json")
     prepare.add_argument("--train-fraction", type=float, help="divide each file by question into train and test")
     prepare.add_argument("--seed", type=int, default=0, help="of that division (default %(default)s)")
+    prepare.add_argument("--first-date", help="keep rows from this day on, e.g. 2025-02-01 (sources with dates)")
+    prepare.add_argument("--last-date", help="keep rows up to the end of this day")
     return parser
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from sdpo.data.prepare.write import prepare
+    from sdpo.data.prepare.write import Selection, prepare
+    from sdpo.data.window import DateWindow
 
-    prepared = prepare(arguments.name, arguments.source, arguments.out_dir, arguments.train_fraction, arguments.seed)
+    window = DateWindow.parse(arguments.first_date, arguments.last_date)
+    selection = Selection(arguments.train_fraction, arguments.seed, window)
+    prepared = prepare(arguments.name, arguments.source, arguments.out_dir, selection)
     for name, rows in sorted(prepared.rows.items()):
         print(f"{arguments.out_dir / name}: {rows} rows")
+    if prepared.outside_window:
+        print(f"left out {prepared.outside_window} rows outside of the window of dates")
     if prepared.dropped:
         print(f"dropped {len(prepared.dropped)} rows that cannot be used (all are listed in manifest.json):")
         for entry in prepared.dropped[:_LISTED]:

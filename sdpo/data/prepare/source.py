@@ -22,6 +22,7 @@ class Source:
     origin: str  # where the files come from
     licence: str
     description: str
+    date_field: str | None = None  # field with the row's date, for sources that can be cut to a window
 
 
 def text_field(row: Mapping[str, Any], name: str) -> str:

@@ -13,6 +13,7 @@ from sdpo.data.files import SUFFIXES, read_rows, stem_of, suffix_of, write_parqu
 from sdpo.data.prepare import gsm8k, humaneval, sciknoweval, tooluse
 from sdpo.data.prepare.source import Source
 from sdpo.data.rows import to_prompt, to_row
+from sdpo.data.window import DateWindow
 from sdpo.errors import DataError, problem
 from sdpo.records import Prompt
 
@@ -20,32 +21,44 @@ SOURCES: dict[str, Source] = {m.SOURCE.name: m.SOURCE for m in (sciknoweval, gsm
 SPLITS = ("train", "validation", "test")
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which rows go where.
+
+    train_fraction: divide each file by question into train and test, by a shuffle from `seed`; None: keep its split.
+    window: keep only rows with a date in it, for sources with a date field.
+    """
+
+    train_fraction: float | None = None
+    seed: int = 0
+    window: DateWindow = DateWindow()
+
+
 @dataclass
 class Prepared:
-    """Rows written per file (relative to the output folder), and the rows that could not be used."""
+    """Rows written per file (relative to the output folder), and what was left out."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    dropped: list[dict[str, object]] = field(default_factory=list)  # {"file", "row", "why"}
+    dropped: list[dict[str, object]] = field(default_factory=list)  # unusable: {"file", "row", "why"}
+    outside_window: int = 0
 
 
-def prepare(name: str, source: Path, out_dir: Path, train_fraction: float | None = None, seed: int = 0) -> Prepared:
+def prepare(name: str, source: Path, out_dir: Path, selection: Selection = Selection()) -> Prepared:
     """Write OUT_DIR/.../SPLIT.parquet for each file below `source` (or that one file), and OUT_DIR/manifest.json.
 
-    A file named train, validation or test gives that split, any other name gives test; folders are kept. With
-    `train_fraction`, a file is divided by question into train.parquet and test.parquet, by a shuffle from `seed`.
-    Unusable rows are dropped, counted and listed. Raises DataError when nothing is left or the name is unknown.
+    A file named train, validation or test gives that split, any other name gives test; folders are kept. Unusable rows
+    are dropped, counted and listed. Raises DataError when a file leaves no rows or the name is unknown.
     """
-    if name not in SOURCES:
-        raise DataError(problem("data set", name, ", ".join(SOURCES)))
-    if train_fraction is not None and not 0 < train_fraction < 1:
-        raise DataError(problem("train fraction", train_fraction, "a number between 0 and 1"))
+    known = _known_source(name, selection)
+    if source.is_dir() and out_dir.resolve().is_relative_to(source.resolve()):
+        raise DataError(problem("output folder", str(out_dir), f"one outside of {source}, which is read as a whole"))
     prepared, files = Prepared(), []
     outputs: dict[Path, list[Prompt]] = {}
     root = source if source.is_dir() else source.parent
     for path in _source_files(source):
         split = stem_of(path) if stem_of(path) in SPLITS else "test"
-        prompts = _convert_file(SOURCES[name], path, root, split, prepared)
-        for part, part_prompts in _divide(prompts, split, train_fraction, seed).items():
+        prompts = _convert_file(known, path, root, split, selection.window, prepared)
+        for part, part_prompts in _divide(prompts, split, selection).items():
             target = path.parent.relative_to(root) / f"{part}.parquet"
             if target in outputs:
                 raise DataError(f"{path}: a second file for {target}; prepare the files one by one")
@@ -53,8 +66,18 @@ def prepare(name: str, source: Path, out_dir: Path, train_fraction: float | None
         files.append({"file": str(path.relative_to(root)), "sha256": _sha256(path), "rows": _count(path)})
     for target, prompts in outputs.items():
         prepared.rows[str(target)] = write_parquet(map(to_row, prompts), out_dir / target)
-    _write_manifest(SOURCES[name], out_dir, files, prepared, train_fraction, seed)
+    _write_manifest(known, out_dir, files, prepared, selection)
     return prepared
+
+
+def _known_source(name: str, selection: Selection) -> Source:
+    if name not in SOURCES:
+        raise DataError(problem("data set", name, ", ".join(SOURCES)))
+    if selection.train_fraction is not None and not 0 < selection.train_fraction < 1:
+        raise DataError(problem("train fraction", selection.train_fraction, "a number between 0 and 1"))
+    if selection.window != DateWindow() and SOURCES[name].date_field is None:
+        raise DataError(f"{name}: its rows have no dates; leave the window of dates out")
+    return SOURCES[name]
 
 
 def _source_files(source: Path) -> list[Path]:
@@ -66,44 +89,47 @@ def _source_files(source: Path) -> list[Path]:
     return found
 
 
-def _convert_file(source: Source, path: Path, root: Path, split: str, prepared: Prepared) -> list[Prompt]:
-    prompts = []
+def _convert_file(
+    source: Source, path: Path, root: Path, split: str, window: DateWindow, prepared: Prepared
+) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    why = "all rows are outside of the window of dates"
     for number, row in enumerate(read_rows(path, "source"), 1):
         try:
+            if source.date_field is not None and not window.holds(row, source.date_field):
+                prepared.outside_window += 1
+                continue
             prompt = source.convert(row, split)
             to_prompt(to_row(prompt), "", "converted")  # what is written must load
             prompts.append(prompt)
         except DataError as error:
-            prepared.dropped.append({"file": str(path.relative_to(root)), "row": number, "why": str(error)})
+            why = str(error)
+            prepared.dropped.append({"file": str(path.relative_to(root)), "row": number, "why": why})
     if not prompts:
-        first = prepared.dropped[-1]["why"]
-        raise DataError(f"{path}: no row is in the format of {source.name} ({first})")
+        raise DataError(f"{path}: no row can be used as {source.name} ({why})")
     return prompts
 
 
-def _divide(prompts: list[Prompt], split: str, train_fraction: float | None, seed: int) -> dict[str, list[Prompt]]:
-    if train_fraction is None:
+def _divide(prompts: list[Prompt], split: str, selection: Selection) -> dict[str, list[Prompt]]:
+    fraction = selection.train_fraction
+    if fraction is None:
         return {split: prompts}
     questions = sorted({prompt.messages[-1]["content"] for prompt in prompts})
-    random.Random(f"split:{seed}").shuffle(questions)
-    chosen = set(questions[: round(train_fraction * len(questions))])
+    random.Random(f"split:{selection.seed}").shuffle(questions)
+    chosen = set(questions[: round(fraction * len(questions))])
     train = [prompt for prompt in prompts if prompt.messages[-1]["content"] in chosen]
     rest = [prompt for prompt in prompts if prompt.messages[-1]["content"] not in chosen]
     if not train or not rest:
         raise DataError(
-            problem("train fraction", train_fraction, f"one that leaves rows on both sides of {len(prompts)}")
+            problem("train fraction", fraction, f"one that leaves some of {len(prompts)} rows on both sides")
         )
     return {"train": train, "test": rest}
 
 
 def _write_manifest(
-    source: Source,
-    out_dir: Path,
-    files: list[dict[str, object]],
-    prepared: Prepared,
-    train_fraction: float | None,
-    seed: int,
+    source: Source, out_dir: Path, files: list[dict[str, object]], prepared: Prepared, selection: Selection
 ) -> None:
+    window = selection.window
     outputs = [
         {"file": name, "rows": rows, "sha256": _sha256(out_dir / name)} for name, rows in sorted(prepared.rows.items())
     ]
@@ -113,8 +139,11 @@ def _write_manifest(
         "origin": source.origin,
         "licence": source.licence,
         "sdpo_version": __version__,
-        "train_fraction": train_fraction,
-        "seed": seed if train_fraction is not None else None,
+        "train_fraction": selection.train_fraction,
+        "seed": None if selection.train_fraction is None else selection.seed,
+        "first_date": None if window.first is None else window.first.isoformat(),
+        "last_date": None if window.last is None else window.last.isoformat(),
+        "outside_window": prepared.outside_window,
         "source_files": files,
         "files": outputs,
         "dropped": prepared.dropped,

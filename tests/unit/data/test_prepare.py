@@ -12,7 +12,9 @@ import pytest
 from sdpo.cli.data import main
 from sdpo.config.schema import DataConfig
 from sdpo.data.load import load_prompts
-from sdpo.data.prepare.write import SOURCES, prepare
+from sdpo.data.prepare.source import Source
+from sdpo.data.prepare.write import SOURCES, Selection, prepare
+from sdpo.data.window import DateWindow
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -152,7 +154,7 @@ def test_a_file_is_divided_by_question_and_seed(tmp_path: Path) -> None:
     source = write(tmp_path / "in/all.json", rows)
     parts = []
     for seed in (0, 0, 1):
-        prepare("sciknoweval", source, tmp_path / "out", train_fraction=0.7, seed=seed)
+        prepare("sciknoweval", source, tmp_path / "out", Selection(0.7, seed))
         parts.append(
             [{p.messages[-1]["content"] for p in load(tmp_path / f"out/{s}.parquet")} for s in ("train", "test")]
         )
@@ -162,7 +164,7 @@ def test_a_file_is_divided_by_question_and_seed(tmp_path: Path) -> None:
 
 
 def test_a_file_in_another_format_is_refused_with_the_first_reason(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no row is in the format of gsm8k \(question: got None"):
+    with pytest.raises(DataError, match=r"no row can be used as gsm8k \(question: got None"):
         prepare("gsm8k", write(tmp_path / "in/train.json", [science(1)]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -172,6 +174,59 @@ def test_two_files_for_one_output_are_refused(tmp_path: Path) -> None:
         write(tmp_path / "in" / name, GSM8K)
     with pytest.raises(DataError, match=r"a second file for test\.parquet"):
         prepare("gsm8k", tmp_path / "in", tmp_path / "out")
+
+
+DATED = [
+    {"id": i, "date": date}
+    for i, date in enumerate(("2025-01-31T00:00:00", "2025-02-01T00:00:00", "2025-05-31T23:59:59", "2025-06-01"), 1)
+]
+
+
+@pytest.fixture
+def dated_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(row, split: str) -> Prompt:
+        return Prompt("", ({"role": "user", "content": "q"},), "x", ground_truth=str(row["id"]))
+
+    monkeypatch.setitem(SOURCES, "dated", Source("dated", convert, "here", "none", "dated rows", date_field="date"))
+
+
+@pytest.mark.usefixtures("dated_source")
+def test_a_window_of_dates_holds_both_ends_from_every_entry_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in/test.jsonl", DATED)
+    done = prepare("dated", source, tmp_path / "a", Selection(window=DateWindow.parse("2025-02-01", "2025-05-31")))
+    dates = ["--first-date", "2025-02-01", "--last-date", "2025-05-31"]
+    assert main(["prepare", "dated", str(source), str(tmp_path / "b"), *dates]) == 0
+    for out in ("a", "b"):
+        assert [p.ground_truth for p in load(tmp_path / out / "test.parquet")] == ["2", "3"]
+    assert done.outside_window == manifest(tmp_path / "b")["outside_window"] == 2
+    assert "left out 2 rows outside of the window" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("dated_source")
+def test_a_window_that_holds_no_row_is_an_error(tmp_path: Path) -> None:
+    source = write(tmp_path / "in/test.jsonl", DATED)
+    with pytest.raises(DataError, match="all rows are outside of the window of dates"):
+        prepare("dated", source, tmp_path / "out", Selection(window=DateWindow.parse("2026-01-01", None)))
+
+
+def test_a_window_for_a_source_without_dates_is_an_error_not_ignored(tmp_path: Path) -> None:
+    source = write(tmp_path / "in/train.jsonl", GSM8K)
+    with pytest.raises(DataError, match="gsm8k: its rows have no dates"):
+        prepare("gsm8k", source, tmp_path / "out", Selection(window=DateWindow.parse(None, "2025-01-01")))
+
+
+@pytest.mark.parametrize("dates", [("2025-02-30", None), ("2025-02-02", "2025-02-01")])
+def test_an_impossible_window_is_refused(dates: tuple[str, str | None]) -> None:
+    with pytest.raises(DataError, match="date: got"):
+        DateWindow.parse(*dates)
+
+
+def test_output_below_the_source_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in/train.jsonl", GSM8K)
+    with pytest.raises(DataError, match="output folder"):
+        prepare("gsm8k", tmp_path / "in", tmp_path / "in/out")
 
 
 def test_the_command_prints_counts_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +242,7 @@ def test_the_command_prints_counts_and_drops(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_command_ends_in_one_line_on_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "poems", str(tmp_path), str(tmp_path / "out")]) == DataError.exit_code
-    assert main(["prepare", "gsm8k", str(tmp_path), str(tmp_path / "out")]) == DataError.exit_code
+    (tmp_path / "in").mkdir()
+    assert main(["prepare", "gsm8k", str(tmp_path / "in"), str(tmp_path / "out")]) == DataError.exit_code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and f"allowed: {', '.join(SOURCES)}" in lines[0] and "a folder with files" in lines[1]

@@ -86,3 +86,13 @@ def test_token_batch_has_no_sampler_log_probs_unless_every_row_has() -> None:
 def test_sampler_log_probs_of_another_length_are_an_error() -> None:
     with pytest.raises(DataError, match="p/0: 2 sampler log-probs for 3"):
         token_batch([TrainRow("p", 0, [5], [3, 4, 5], sampler_logprobs=[-1.0, -1.0])], 3, 1, 16)
+
+
+def test_response_ids_that_would_encode_differently_stay_as_they_were_sampled(chatml_tokenizer) -> None:
+    pieces = [chatml_tokenizer.encode(piece, add_special_tokens=False) for piece in (" Hel", "lo", " ")]
+    ids = [*pieces[2], *pieces[0], *pieces[1], chatml_tokenizer.eos_token_id]
+    assert chatml_tokenizer.encode(chatml_tokenizer.decode(ids), add_special_tokens=False) != ids
+    micro = pack_chunk(Chunk([TrainRow("p", 0, [5], ids, teacher_prompt_ids=[5, 6, 7])]))
+    assert micro.teacher is not None
+    for side in (micro.student, micro.teacher):
+        assert side.input_ids[0, -len(ids) :].tolist() == ids
