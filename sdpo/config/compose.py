@@ -47,7 +47,7 @@ class CommandLine:
 def compose(argv: list[str], config_name: str = "sdpo", config_dir: str | None = None) -> Config:
     """The configuration that `config_name` and the overrides in `argv` describe, interpolations resolved.
 
-    `config_dir` is searched before the built-in tree. Raises ConfigError, always with one line.
+    `config_dir` is searched beside the built-in tree. Raises ConfigError, always with one line.
     """
     return to_config(compose_tree(argv, config_name, config_dir))
 
@@ -84,7 +84,7 @@ def from_yaml(path: str | Path) -> Config:
     return to_config(_in_schema(plain, CommandLine()))
 
 
-# -- the command line -------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------------------------
 
 
 def _read(argv: list[str], folders: list[Path]) -> CommandLine:
@@ -109,7 +109,8 @@ def _parse(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(f"{text}: not an override (key=value, +key=value or ~key): {_first_line(error)}") from error
+        hint = "special characters need quotes: key='\"...\"'"
+        raise ConfigError(f"{text}: not an override (key=value, ~key): {_first_line(error)}; {hint}") from error
     if override.is_sweep_override():
         raise ConfigError(problem(text, "several values", "one value", 'quote a value with commas: key="a,b"'))
     return override
@@ -129,12 +130,15 @@ def _add_value(line: CommandLine, override: Override, text: str, groups: tuple[s
     line.values[keys.current_name(key)] = f"++{keys.RENAMED.get(key, key)}={text.split('=', 1)[1]}"
 
 
-# -- Hydra ---------------------------------------------------------------------------------------------------------------
+# -- Hydra -----------------------------------------------------------------------------------------------------------
 
 
 def _hydra(config_name: str, folders: list[Path], line: CommandLine) -> tuple[DictConfig, dict[str, str]]:
     """The composed tree without a schema, and the choice of every group."""
-    first, *others = folders
+    first = next(
+        folder for folder in folders if (folder / f"{config_name}.yaml").is_file()
+    )  # Hydra wants the root there
+    others = [folder for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(_quoted(f'file://{folder}') for folder in others)}]"] if others else []
     overrides = [*line.groups.values(), *line.values.values(), *search]
     GlobalHydra.instance().clear()
@@ -160,7 +164,7 @@ def _not_embedded(plain: DictConfig) -> list[str]:
     return [group for group, values in named.items() if any(v and not str(v).startswith(tree.BUILTIN) for v in values)]
 
 
-# -- the schema -------------------------------------------------------------------------------------
+# -- the schema ------------------------------------------------------------------------------------------------------
 
 
 def _in_schema(plain: DictConfig, line: CommandLine) -> DictConfig:

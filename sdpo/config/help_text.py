@@ -39,7 +39,7 @@ usage: python -m sdpo.main_sdpo [options] [group=choice ...] [key=value ...]"""
 OPTIONS = """\
 options
   --config-name NAME   the root to start from (default: sdpo)
-  --config-dir DIR     a folder of your own YAML files, searched before the built-in ones
+  --config-dir DIR     a folder of your own YAML files, beside the built-in ones
   --cfg job            print the composed configuration and stop; with --resolve, interpolations filled in
   --traceback          show where an error was raised
   --help, --version"""

@@ -71,6 +71,8 @@ SETTLED = {
     f"{_MODEL}.enable_activation_offload": Settled("not supported", (False,)),
     f"{_ACTOR}.ppo_micro_batch_size": Settled(f"use {_ACTOR}.ppo_micro_batch_size_per_gpu", (None,)),
     f"{_ACTOR}.ulysses_sequence_parallel_size": Settled("sequences are not split over ranks", (1,)),
+    f"{_ACTOR}.shuffle": Settled("rows keep their order in every pass", (False,)),
+    f"{_ACTOR}.data_loader_seed": Settled("rows keep their order in every pass"),
     f"{_ACTOR}.use_torch_compile": Settled("the actor is not compiled"),
     f"{_ACTOR}.kl_loss_coef": Settled(_NO_PENALTY),
     f"{_ACTOR}.kl_loss_type": Settled(_NO_PENALTY),

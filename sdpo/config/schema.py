@@ -7,10 +7,11 @@ is its description.
 
 from __future__ import annotations
 
-# fmt: off (a setting and its description stay on one line: the documentation is made from them)
-
 from dataclasses import dataclass, field
 from typing import Any
+
+# A setting and its description stay on one line: the documentation is made from them.
+# fmt: off
 
 
 @dataclass
@@ -86,7 +87,7 @@ class SelfDistillationConfig:
     success_reward_threshold: float = 1.0  # reward from which a sibling may serve as demonstration
     dont_reprompt_on_self_success: bool = True  # a success is never its own demonstration
     demonstration_choice: str = "first"  # first | random | shortest
-    remove_thinking_from_demonstration: bool = True  # strip <think> blocks
+    remove_thinking_from_demonstration: bool = True  # strip `<think>` blocks
     max_reprompt_len: int = 10240  # tokens of the teacher's prompt
     reprompt_truncation: str = "right"  # end at which an overlong feedback or demonstration is cut: right | left | error
     reprompt_template: str = "{prompt}{solution}{feedback}\n\nCorrectly solve the original question."  # the teacher's user message
@@ -118,8 +119,6 @@ class ActorConfig:
     clip_ratio_c: float = 3.0  # dual clip for negative advantages
     entropy_coeff: float = 0.0  # entropy bonus
     use_kl_loss: bool = False  # only false: no reference-policy penalty
-    shuffle: bool = False  # shuffle rows between ppo_epochs
-    data_loader_seed: int = 0  # for that shuffle
 
 
 @dataclass

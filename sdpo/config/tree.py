@@ -12,7 +12,7 @@ YAML_FOLDER = Path(__file__).parent / "yaml"
 
 
 def search_folders(own: str | None) -> list[Path]:
-    """The user's folder, if any, before the built-in one."""
+    """The user's folder, if any, and the built-in one."""
     if own is None:
         return [YAML_FOLDER]
     folder = Path(own).expanduser().resolve()

@@ -14,6 +14,11 @@ log = logging.getLogger(__name__)
 _ACTOR = "actor_rollout_ref.actor"
 _DISTILL = f"{_ACTOR}.self_distillation"
 _ROLLOUT = "actor_rollout_ref.rollout"
+# Keys that the design has and this version only accepts at their default.
+NOT_AVAILABLE = {
+    "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
+    f"{_DISTILL}.teacher_offload": "the teacher stays on the device of the actor",
+}
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
 
@@ -34,6 +39,7 @@ def validate(config: Config) -> None:
         _check_teacher_placement,
         _check_machine,
         _check_trainer,
+        _check_not_available,
         files.check_model,
         files.check_data,
         files.check_reward_function,
@@ -58,11 +64,12 @@ def _check_single_values(config: Config) -> None:
 
 
 def _nearest_choice(key: str, value: object) -> str:
-    close = difflib.get_close_matches(str(value).lower().replace("_", "-"), limits.CHOICES.get(key, ()), n=1)
-    return f"nearest: {close[0]}" if close else ""
+    choices = {choice.replace("_", "-"): choice for choice in limits.CHOICES.get(key, ())}
+    close = difflib.get_close_matches(str(value).lower().replace("_", "-"), choices, n=1, cutoff=0.4)
+    return f"nearest: {choices[close[0]]}" if close else ""
 
 
-# -- algorithms -------------------------------------------------------------------------------------
+# -- algorithms ------------------------------------------------------------------------------------------------------
 
 
 def _check_distillation(config: Config) -> None:
@@ -110,7 +117,7 @@ def _check_policy_gradient(config: Config) -> None:
         raise _refuse(f"{_ACTOR}.clip_ratio_low", low, "a number in (0, 1)", "the probability ratio is never below 0")
 
 
-# -- sizes ---------------------------------------------------------------------------------------------------------------
+# -- sizes -----------------------------------------------------------------------------------------------------------
 
 
 def _check_lengths(config: Config) -> None:
@@ -152,7 +159,7 @@ def _check_optimizer(config: Config) -> None:
         raise _refuse(f"{_ACTOR}.optim.lr_warmup_steps_ratio", optim.lr_warmup_steps_ratio, allowed, fix)
 
 
-# -- rollout, teacher, machine ----------------------------------------------------------------------
+# -- rollout, teacher, machine ---------------------------------------------------------------------------------------
 
 
 def _check_rollout(config: Config) -> None:
@@ -207,6 +214,14 @@ def _check_machine(config: Config) -> None:
     size = config.actor_rollout_ref.actor.fsdp_config.fsdp_size
     if 0 < size < ranks and ranks % size:
         raise _refuse(f"{_ACTOR}.fsdp_config.fsdp_size", size, f"-1 or a divisor of the {ranks} ranks")
+
+
+def _check_not_available(config: Config) -> None:
+    for key, reason in NOT_AVAILABLE.items():
+        value = fields.get(config, key)
+        default = fields.by_key()[key].default
+        if value != default:
+            raise _refuse(key, value, f"{default} in this version", reason)
 
 
 def _check_trainer(config: Config) -> None:
