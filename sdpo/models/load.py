@@ -13,39 +13,45 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BUILTIN = "builtin://"
+FIELD = "actor_rollout_ref.model.path"
 WEIGHTS = Path(__file__).parent / "tiny" / "weights"
 
 
-def resolve_model_path(path: str) -> str:
-    """Turns `builtin://tiny/hard` into the folder inside the package; expands `~`; leaves hub ids alone.
+def resolve_model_path(path: str, revision: str | None = None) -> str:
+    """The local folder of a model: `builtin://tiny/hard` inside the package, a folder as it is, a hub id downloaded at
+    `revision` (or taken from the hub's cache).
 
-    Raises ModelError for an unknown built-in model and for a missing local folder.
+    Raises ModelError for an unknown built-in model, a missing local folder and a hub id that cannot be had.
     """
     if path.startswith(BUILTIN):
         folder = WEIGHTS / path.removeprefix(BUILTIN).removeprefix("tiny/")
         if not (folder / "config.json").exists():
             known = ", ".join(f"{BUILTIN}tiny/{p.parent.name}" for p in sorted(WEIGHTS.glob("*/config.json")))
-            raise ModelError(problem("actor_rollout_ref.model.path", path, known))
+            raise ModelError(problem(FIELD, path, known))
         return str(folder)
     local = Path(path).expanduser()
     if local.exists():
         return str(local)
     if path.startswith(("/", "./", "../", "~")):
-        raise ModelError(problem("actor_rollout_ref.model.path", path, "an existing folder or a hub id", "check the path"))
-    return path
+        raise ModelError(problem(FIELD, path, "an existing folder or a hub id", "check the path"))
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(path, revision=revision, ignore_patterns=["*.bin", "*.pth", "*.gguf", "*.onnx"])
+    except (OSError, ValueError) as error:
+        raise ModelError(problem(FIELD, path, "an existing folder or a reachable hub id", first_line(error))) from error
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """The model's tokenizer, padding on the left. Raises ModelError with the loader's own words."""
     from transformers import AutoTokenizer
 
-    path = resolve_model_path(config.tokenizer_path or config.path)
+    path = resolve_model_path(config.tokenizer_path or config.path, config.revision)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, revision=config.revision, trust_remote_code=config.trust_remote_code, padding_side="left"
-        )
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=config.trust_remote_code, padding_side="left")
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(problem("actor_rollout_ref.model.tokenizer_path", path, "a folder or hub id with a tokenizer", _first_line(error))) from error
+        field = "actor_rollout_ref.model.tokenizer_path"
+        raise ModelError(problem(field, path, "a folder or hub id with a tokenizer", first_line(error))) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -57,25 +63,25 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    path = resolve_model_path(config.path)
+    path = resolve_model_path(config.path, config.revision)
     try:
-        model_config = AutoConfig.from_pretrained(path, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        model_config = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code)
         for key, value in config.override_config.items():
             setattr(model_config, key, value)
         model = AutoModelForCausalLM.from_pretrained(
             path,
             config=model_config,
             dtype=dtype,
-            revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             attn_implementation=config.attn_implementation,
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(problem("actor_rollout_ref.model.path", path, "a folder or hub id of a causal language model", _first_line(error))) from error
+        raise ModelError(problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))) from error
     if config.enable_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
+def first_line(error: BaseException) -> str:
+    """What an exception of a library says, as one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from sdpo.errors import CheckpointError
+from sdpo.models.load import first_line
 
 if TYPE_CHECKING:
     from sdpo.workers.actor import Actor
@@ -40,7 +41,7 @@ def load(actor: Actor, folder: str) -> None:
             raise CheckpointError(f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind")
         dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_first_line(error)}") from error
+        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {first_line(error)}") from error
     set_model_state_dict(actor.student, state["student"])
     if "teacher" in state:
         set_model_state_dict(actor.teacher.module, state["teacher"])
@@ -67,7 +68,3 @@ def _state(actor: Actor) -> dict[str, Any]:
     if actor.teacher is not None and actor.teacher.module is not None:
         state["teacher"] = get_model_state_dict(actor.teacher.module)
     return state
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
