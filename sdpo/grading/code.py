@@ -1,0 +1,140 @@
+"""Code problems: runs the program of a response against the row's tests and compares outside the sandbox."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sdpo.errors import DataError
+from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
+
+from .code_tests import AssertTests, FunctionTests, StdinCase, StdinTests, read_limits, read_tests
+from .compare import outputs_equal, values_equal
+from .extract import extract_code
+from .feedback import FeedbackOptions
+from .result import failed, from_tests, ungraded
+from .sandbox.inside.frames import Opaque
+from .sandbox.limits import Limits
+from .sandbox.outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+
+STOPPING = frozenset({GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT, GradeStatus.MEMORY_LIMIT})
+NO_BLOCK = "No complete code block was found in the response. Put the whole program in one fenced block that starts with ```python."
+CUT_OFF = "The response was cut off before its code block was complete."
+
+
+class CodeRunner(Protocol):
+    """What runs programs: the local sandbox, or a remote service. Every method raises SandboxFault when it cannot."""
+
+    def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome: ...
+
+    def run_function(
+        self, source: str, name: str, inputs: Any, limits: Limits, *, answer_sizes: Any = None, accept: Any = None
+    ) -> list[FunctionOutcome]: ...
+
+    def run_assert(self, source: str, code: str, entry_point: str | None, limits: Limits) -> AssertOutcome: ...
+
+
+class CodeGrader:
+    """`flags` go on every grade, e.g. a warning that the sandbox is unsafe."""
+
+    def __init__(self, runner: CodeRunner, limits: Limits, options: FeedbackOptions, fail_weak: bool = False) -> None:
+        self.runner = runner
+        self.limits = limits
+        self.options = options
+        self.fail_weak = fail_weak
+
+    def check(self, prompt: Prompt) -> str | None:
+        try:
+            tests = read_tests(prompt.ground_truth)
+            read_limits(prompt.ground_truth, self.limits)
+        except DataError as error:
+            return str(error)
+        return None if tests else "no tests"
+
+    def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
+        try:
+            tests = read_tests(prompt.ground_truth)
+            limits = read_limits(prompt.ground_truth, self.limits)
+        except DataError as error:
+            return ungraded(GradeStatus.INVALID_GOLD, str(error))
+        if tests is None:
+            return ungraded(GradeStatus.NO_TESTS)
+        source = extract_code(answer, truncated)
+        if source is None:
+            return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_BLOCK)
+        return self.grade_source(source, tests, limits)
+
+    def grade_source(self, source: str, tests: FunctionTests | StdinTests | AssertTests, limits: Limits) -> Grade:
+        """Raises SandboxFault when the program could not be run."""
+        if isinstance(tests, FunctionTests):
+            return from_tests(self._function(source, tests, limits), self.options)
+        if isinstance(tests, StdinTests):
+            return from_tests(self._stdin(source, tests, limits), self.options)
+        return self._assert(source, tests, limits)
+
+    def _function(self, source: str, tests: FunctionTests, limits: Limits) -> list[TestOutcome]:
+        inputs = [case.args for case in tests.cases]
+        sizes = [case.answer_bytes for case in tests.cases]
+        outcomes = self.runner.run_function(source, tests.name, inputs, limits, answer_sizes=sizes)
+        results = []
+        for case, outcome in zip(tests.cases, outcomes, strict=True):
+            status = outcome.status
+            if status is GradeStatus.OK and not values_equal(outcome.value, case.expected):
+                status = GradeStatus.WRONG
+            results.append(
+                TestOutcome(
+                    status,
+                    input=f"{tests.name}({', '.join(map(show, case.args))})",
+                    expected=show(case.expected),
+                    got=show(outcome.value) if outcome.status is GradeStatus.OK else "",
+                    error=error_text(outcome.fault, outcome.detail),
+                    seconds=outcome.seconds,
+                    hidden=case.hidden,
+                )
+            )
+        return results
+
+    def _stdin(self, source: str, tests: StdinTests, limits: Limits) -> list[TestOutcome]:
+        """One run per test, until one breaks a limit: the tests after it would only cost time, and count as failed with it."""
+        results: list[TestOutcome] = []
+        for case in tests.cases:
+            if results and results[-1].status in STOPPING:
+                results.append(TestOutcome(results[-1].status, case.input, case.output, error="not run", hidden=case.hidden))
+                continue
+            cap = (limits.output_kb << 10) + 2 * len(case.output.encode())
+            outcome = self.runner.run_program(source, case.input.encode("utf-8", "surrogatepass"), limits, cap)
+            results.append(stdin_outcome(case, outcome))
+        return results
+
+    def _assert(self, source: str, tests: AssertTests, limits: Limits) -> Grade:
+        raise NotImplementedError
+
+
+def stdin_outcome(case: StdinCase, outcome: ProgramOutcome) -> TestOutcome:
+    got = outcome.stdout.decode("utf-8", "replace")
+    status = outcome.status
+    if status is GradeStatus.OK and not outputs_equal(got, case.output):
+        status = GradeStatus.WRONG
+    detail = outcome.detail
+    if status is GradeStatus.RUNTIME_ERROR and outcome.fault is None:
+        detail = f"The program ended with {detail}"
+    error = "" if status in (GradeStatus.OK, GradeStatus.WRONG) else error_text(outcome.fault, detail)
+    return TestOutcome(status, case.input, case.output, got, error, outcome.wall_s, case.hidden)
+
+
+def show(value: Any) -> str:
+    """A value for feedback; long integers would be refused by repr()."""
+    if isinstance(value, Opaque):
+        return value.text
+    try:
+        return repr(value)
+    except ValueError:
+        return "a very long integer"
+
+
+def error_text(fault: Fault | None, detail: str) -> str:
+    """The exception, then the program's own frames with their source lines, innermost last."""
+    if fault is None:
+        return detail
+    lines = [f"{fault.type}: {fault.message}" if fault.message else fault.type]
+    lines += [f"line {line}, in {function}: {source}" if line else source for line, function, source in fault.frames]
+    return "\n".join(lines)

@@ -1,0 +1,165 @@
+"""The tests of a code problem, read from a row's ground truth. Bad rows are found at data load, not while grading."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sdpo.errors import DataError, problem
+
+from .sandbox.inside.frames import encode
+from .sandbox.limits import Limits
+
+TYPES = "an object with type function, stdin or assert"
+
+
+@dataclass(frozen=True)
+class FunctionCase:
+    args: tuple[Any, ...]
+    expected: Any
+    hidden: bool = False
+
+    @property
+    def answer_bytes(self) -> int:
+        return len(json.dumps(encode(self.expected)))
+
+
+@dataclass(frozen=True)
+class FunctionTests:
+    name: str
+    cases: tuple[FunctionCase, ...]
+
+
+@dataclass(frozen=True)
+class StdinCase:
+    input: str
+    output: str
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class StdinTests:
+    cases: tuple[StdinCase, ...]
+
+
+@dataclass(frozen=True)
+class AssertTests:
+    """`code`: bare asserts, `def check(candidate)`, pytest functions or unittest classes."""
+
+    code: str
+    entry_point: str | None = None
+
+
+CodeTests = FunctionTests | StdinTests | AssertTests
+
+
+def read_tests(truth: Any) -> CodeTests | None:
+    """None when there are no tests to run; DataError when they cannot be read."""
+    if isinstance(truth, str):
+        try:
+            truth = json.loads(truth)
+        except ValueError:
+            raise DataError(problem("tests", truth[:60], TYPES)) from None
+    if truth is None or truth == []:
+        return None
+    if not isinstance(truth, dict):
+        raise DataError(problem("tests", type(truth).__name__, TYPES))
+    kind = truth.get("type")
+    if kind == "function":
+        return _function_tests(truth)
+    if kind == "stdin":
+        return _stdin_tests(truth)
+    if kind == "assert":
+        return _assert_tests(truth)
+    raise DataError(problem("tests.type", kind, "function, stdin, assert"))
+
+
+def read_limits(truth: Any, default: Limits) -> Limits:
+    """A row may bring limits of its own: {"cpu_s": 2, "memory_mb": 256}."""
+    own = truth.get("limits") if isinstance(truth, dict) else None
+    if own is None:
+        return default
+    if not isinstance(own, dict) or not all(isinstance(v, (int, float)) and v > 0 for v in own.values()):
+        raise DataError(problem("limits", own, '{"cpu_s": seconds, "memory_mb": megabytes}, positive'))
+    unknown = set(own) - {"cpu_s", "memory_mb"}
+    if unknown:
+        raise DataError(problem("limits", sorted(unknown), "cpu_s, memory_mb"))
+    return Limits(
+        float(own.get("cpu_s", default.cpu_s)), int(own.get("memory_mb", default.memory_mb)), default.output_kb, default.scratch_mb
+    )
+
+
+def _cases(truth: dict) -> list[dict]:
+    cases = truth.get("cases")
+    if cases is None:
+        return []
+    if isinstance(cases, str):
+        cases = json.loads(cases)
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise DataError(problem("tests.cases", type(cases).__name__, "a list of objects"))
+    return cases
+
+
+def _field(case: dict, name: str, index: int) -> Any:
+    if name not in case:
+        raise DataError(problem(f"tests.cases[{index}]", sorted(case), f"an object with {name!r}"))
+    return case[name]
+
+
+def _function_tests(truth: dict) -> FunctionTests | None:
+    name = truth.get("name")
+    if not isinstance(name, str) or not name:
+        raise DataError(problem("tests.name", name, "the function to call"))
+    cases = []
+    for index, case in enumerate(_cases(truth)):
+        args, expected = _field(case, "args", index), _field(case, "expected", index)
+        if isinstance(args, str):  # one JSON value per line, and the expected value written as JSON too
+            args = _json_lines(args, index)
+            expected = _json_or_text(expected)
+        if not isinstance(args, list):
+            raise DataError(problem(f"tests.cases[{index}].args", args, "a list, or a text with one JSON value per line"))
+        cases.append(FunctionCase(tuple(args), expected, bool(case.get("hidden", False))))
+    return FunctionTests(name, tuple(cases)) if cases else None
+
+
+def _json_lines(text: str, index: int) -> list[Any]:
+    try:
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError:
+        raise DataError(problem(f"tests.cases[{index}].args", text[:60], "one JSON value per line")) from None
+
+
+def _json_or_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _stdin_tests(truth: dict) -> StdinTests | None:
+    cases = []
+    for index, case in enumerate(_cases(truth)):
+        given, output = _field(case, "input", index), _field(case, "output", index)
+        if not isinstance(given, str) or not isinstance(output, str):
+            raise DataError(problem(f"tests.cases[{index}]", case, "text for input and output"))
+        cases.append(StdinCase(given, output, bool(case.get("hidden", False))))
+    return StdinTests(tuple(cases)) if cases else None
+
+
+def _assert_tests(truth: dict) -> AssertTests | None:
+    code, entry_point = truth.get("code"), truth.get("entry_point")
+    if isinstance(code, list):  # a list of assert statements
+        code = "\n".join(map(str, code))
+    if not isinstance(code, str):
+        raise DataError(problem("tests.code", type(code).__name__, "Python text"))
+    if entry_point is not None and not isinstance(entry_point, str):
+        raise DataError(problem("tests.entry_point", entry_point, "a function name"))
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(problem("tests.code", code[:60], f"Python text ({error})")) from None
+    return AssertTests(code, entry_point) if tree.body else None

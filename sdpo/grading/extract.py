@@ -1,0 +1,103 @@
+"""Finds the answer in a response. Only the response is ever looked at, never the prompt."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+
+FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\n]*?)[ \t]*$")
+PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2"})
+LARGEST_PARSE = 200_000  # characters; beyond it a block is taken as it stands
+
+
+@dataclass(frozen=True)
+class Fence:
+    line: int
+    marker: str
+    info: str
+
+    def closes(self, opening: Fence) -> bool:
+        return not self.info and self.marker[0] == opening.marker[0] and len(self.marker) >= len(opening.marker)
+
+    @property
+    def language(self) -> str:
+        return re.split(r"[\s{]", self.info.lower(), maxsplit=1)[0]
+
+
+def extract_code(text: str, truncated: bool = False) -> str | None:
+    """The program of a response, None when there is none.
+
+    The last complete fenced block counts: the last one tagged as Python where there is one, else the last without a tag. A
+    block left open at the end is no answer when the response was cut off; when it was not, the model forgot the closing fence,
+    and the block counts if it parses. Backticks inside a string do not end a block if a later fence makes it parse.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    fences = [Fence(i, m[1], m[2]) for i, line in enumerate(lines) if (m := FENCE.match(line))]
+    blocks, dangling = _pair(fences)
+    if dangling is not None and (dangling.info or any(line.strip() for line in lines[dangling.line + 1 :])):
+        longer = _longer_parse(lines, fences, blocks)
+        if longer is not None:
+            return longer
+        rest = "\n".join(lines[dangling.line + 1 :])
+        if truncated:
+            return None
+        if dangling.language in PYTHON_TAGS and parses(rest):
+            return rest
+    chosen = _last(blocks)
+    if chosen is None:
+        return None
+    code = _between(lines, *chosen)
+    if len(fences) > 2 * len(blocks) or len(blocks) > 1:
+        if not parses(code):
+            return _longer_parse(lines, fences, blocks) or code
+    return code
+
+
+def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]:
+    """Blocks in order, and the opening fence that nothing closes."""
+    blocks = []
+    opening: Fence | None = None
+    for fence in fences:
+        if opening is None:
+            opening = fence
+        elif fence.closes(opening):
+            blocks.append((opening, fence))
+            opening = None
+    return blocks, opening
+
+
+def _last(blocks: list[tuple[Fence, Fence]]) -> tuple[Fence, Fence] | None:
+    tagged = [block for block in blocks if block[0].language in PYTHON_TAGS]
+    plain = [block for block in blocks if not block[0].info]
+    return (tagged or plain or [None])[-1]
+
+
+def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fence, Fence]]) -> str | None:
+    """The chosen block extended to a later closing fence, when that parses and the block alone does not."""
+    chosen = _last(blocks)
+    if chosen is None or parses(_between(lines, *chosen)):
+        return None
+    for later in reversed([fence for fence in fences if fence.line > chosen[1].line and fence.closes(chosen[0])][:20]):
+        code = _between(lines, chosen[0], later)
+        if parses(code):
+            return code
+    return None
+
+
+def _between(lines: list[str], opening: Fence, closing: Fence) -> str:
+    return "\n".join(lines[opening.line + 1 : closing.line])
+
+
+def parses(code: str) -> bool:
+    """Whether the text is a Python program. Only the parser runs, nothing of the text does."""
+    if len(code) > LARGEST_PARSE or not code.strip():
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,122 @@
+"""Asks the computer-algebra processes, with a time limit that always holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+WORKER = str(Path(__file__).with_name("math_worker.py"))
+START_SECONDS = 120.0  # importing the algebra takes seconds, more on a loaded machine
+
+
+class AlgebraTimeout(Exception):
+    """The expression took longer than the limit; the process was ended."""
+
+
+class AlgebraFault(Exception):
+    """The process cannot be started or keeps dying: nobody's answer is to blame."""
+
+
+class AlgebraProcess:
+    """One worker; not thread-safe."""
+
+    def __init__(self) -> None:
+        environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+            start_new_session=True,
+        )
+        try:
+            self.ask({"check": "1"}, START_SECONDS)
+        except (AlgebraTimeout, EOFError, OSError) as error:
+            self.close()
+            raise AlgebraFault(f"the algebra process does not start: {error!r}") from None
+
+    def ask(self, request: dict, seconds: float) -> bool:
+        """AlgebraTimeout, or EOFError when the process died of the request."""
+        pipe_in, pipe_out = self._process.stdin, self._process.stdout
+        assert pipe_in is not None and pipe_out is not None
+        try:
+            pipe_in.write(json.dumps(request).encode() + b"\n")
+            pipe_in.flush()
+        except BrokenPipeError:
+            raise EOFError from None
+        deadline = time.monotonic() + seconds
+        answer = b""
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([pipe_out], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise AlgebraTimeout
+            part = os.read(pipe_out.fileno(), 4096)
+            if not part:
+                raise EOFError
+            answer += part
+        return bool(json.loads(answer)["result"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class AlgebraPool:
+    """At most `size` processes, started when first needed. Thread-safe."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self.seconds = seconds
+        self._idle: queue.LifoQueue[AlgebraProcess | None] = queue.LifoQueue()
+        for _ in range(size):
+            self._idle.put(None)
+        self._size = size
+        self._lock = threading.Lock()
+        self.restarts = 0
+
+    def ask(self, request: dict) -> bool:
+        """Raises AlgebraTimeout (the expression's fault) or AlgebraFault (nobody's)."""
+        process = self._idle.get()
+        try:
+            for last in (False, True):
+                if process is None:
+                    process = AlgebraProcess()
+                try:
+                    return process.ask(request, self.seconds)
+                except AlgebraTimeout:
+                    process = self._replace(process)
+                    raise
+                except EOFError:  # it died of this request, or was killed from outside: a second try tells
+                    process = self._replace(process)
+                    if last:
+                        raise AlgebraTimeout from None
+            raise AssertionError("unreachable")
+        finally:
+            self._idle.put(process)
+
+    def _replace(self, process: AlgebraProcess) -> None:
+        process.close()
+        with self._lock:
+            self.restarts += 1
+
+    def equal(self, gold: str, answer: str) -> bool:
+        return self.ask({"gold": gold, "answer": answer})
+
+    def readable(self, text: str) -> bool:
+        return self.ask({"check": text})
+
+    def close(self) -> None:
+        for _ in range(self._size):
+            process = self._idle.get()
+            if process is not None:
+                process.close()

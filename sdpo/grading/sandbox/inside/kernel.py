@@ -1,0 +1,105 @@
+"""Thin ctypes wrappers around the system calls that build the walls. Every failure is an OSError that names the call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+from .syscall_numbers import MACHINE, numbers
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+NR = numbers(MACHINE) if MACHINE in ("x86_64", "aarch64") else {}
+
+
+def _check(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def call(name: str, *arguments: int | bytes | None) -> int:
+    """One raw system call by name. Integers are passed as 64-bit words, bytes as a pointer."""
+    if name not in NR:
+        raise OSError(38, f"{name}: no number known for {MACHINE}")
+    words = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
+    return _check(_syscall(ctypes.c_long(NR[name]), *words), name)
+
+
+def unshare(flags: int) -> None:
+    call("unshare", flags)
+
+
+def setns(fd: int, kind: int) -> None:
+    call("setns", fd, kind)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    try:
+        call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, data and data.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno)}") from None
+
+
+def unmount(target: str, flags: int = MNT_DETACH) -> None:
+    call("umount2", target.encode(), flags)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    call("pivot_root", new_root.encode(), put_old.encode())
+
+
+def prctl(option: int, *arguments: int) -> int:
+    words = (list(arguments) + [0, 0, 0, 0])[:4]
+    return _check(_syscall(ctypes.c_long(NR["prctl"]), ctypes.c_long(option), *map(ctypes.c_long, words)), f"prctl {option}")
+
+
+def close_from(first: int) -> None:
+    """Closes every descriptor from `first` up."""
+    try:
+        call("close_range", first, 0xFFFFFFFF, 0)
+    except OSError:
+        os.closerange(first, 4096)  # kernels before 5.9
+
+
+def drop_capabilities() -> None:
+    """Empties the effective, permitted and inheritable sets of this thread."""
+    header = struct.pack("<II", 0x20080522, 0)
+    call("capset", header, bytes(24))
+
+
+def drop_bounding_set() -> None:
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            return  # past the last capability, or not allowed to drop any
+
+
+def install_filter(program: bytes) -> None:
+    """Installs a classic BPF seccomp program (8 bytes an instruction) on this thread."""
+    code = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code)), 16)
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header))

@@ -1,0 +1,39 @@
+"""A whole program, standard input to standard output. Its verdict is made elsewhere, from the output and the exit status; the
+channel only carries a description of an uncaught exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import faults, stage
+from .frames import write_frame
+
+
+def main(request: dict) -> Callable[[], None]:
+    return run
+
+
+def run() -> None:
+    source = stage.read_payload()
+    stage.set_streams()
+    module = stage.new_module("__main__")
+    faults.load_source(source)
+    code = 0
+    try:
+        exec(compile(source, faults.FILE, "exec", dont_inherit=True), vars(module))
+    except SystemExit as error:
+        code = stage.exit_code(error)
+        if code:
+            report(error)
+    except BaseException as error:
+        report(error)
+        code = 1
+    stage.finish(code)
+
+
+def report(error: BaseException) -> None:
+    stage.flush()
+    try:
+        write_frame(stage.CHANNEL, {"error": faults.fault(error)})
+    except OSError:
+        pass  # the program closed the channel: no details then

@@ -1,0 +1,99 @@
+"""What comes back from a run. Nothing here is a verdict on an answer: that needs the expected value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdpo.records import GradeStatus
+
+
+class SandboxFault(Exception):
+    """The sandbox failed, not the program. Retried; never a verdict."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An exception inside the program, as the program's side described it (so: untrusted text)."""
+
+    type: str
+    message: str
+    frames: tuple[tuple[int, str, str], ...] = ()  # line, function, source; outermost first
+    code: Any = None  # argument of SystemExit
+
+    @staticmethod
+    def from_message(data: Any) -> Fault:
+        """Tolerant: whatever shape the untrusted side sent becomes short strings."""
+        if not isinstance(data, dict):
+            return Fault("Error", "")
+        rows = data.get("frames")
+        frames = []
+        for row in rows[:12] if isinstance(rows, list) else []:
+            if isinstance(row, list) and len(row) == 3 and isinstance(row[0], int):
+                frames.append((row[0] % 10**9, str(row[1])[:80], str(row[2])[:200]))
+        code = data.get("code")
+        code = code if code is None or (isinstance(code, int) and abs(code) < 1 << 32) else str(code)[:100]
+        return Fault(str(data.get("type", "Error"))[:80], str(data.get("message", ""))[:600], tuple(frames), code)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended. `status` OK: exit status 0."""
+
+    status: GradeStatus
+    detail: str = ""  # one line for people, e.g. "killed by signal SIGSEGV"
+    exit_code: int | None = None
+    cpu_s: float = 0.0
+    max_rss_mb: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """One run of a whole program."""
+
+    status: GradeStatus  # OK: ended by itself with status 0
+    stdout: bytes
+    stderr: bytes
+    exit_code: int | None
+    detail: str = ""
+    fault: Fault | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class FunctionOutcome:
+    """One call. `value` is plain data of exact built-in types, meaningful only when `status` is OK."""
+
+    status: GradeStatus
+    value: Any = None
+    detail: str = ""
+    fault: Fault | None = None
+    seconds: float = 0.0
+    stdout: str = field(default="", compare=False)
+
+    @property
+    def error(self) -> str:
+        """One line: "ValueError: bad", or why there is no value."""
+        return f"{self.fault.type}: {self.fault.message}" if self.fault else self.detail
+
+
+@dataclass(frozen=True)
+class AssertCase:
+    """One assert statement or test function that did not hold, or the one that did."""
+
+    status: GradeStatus
+    statement: str = ""  # e.g. "assert add(1, 2) == 3"
+    left: str = ""
+    right: str = ""
+    fault: Fault | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class AssertOutcome:
+    """A test file's run. `weak`: the tests let the program's own objects take part in a comparison."""
+
+    cases: tuple[AssertCase, ...]
+    weak: bool = False
+    seconds: float = 0.0

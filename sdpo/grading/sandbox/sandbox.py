@@ -1,0 +1,190 @@
+"""Runs model-written programs behind walls. One object per process; every method may be called from any thread."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sdpo.records import GradeStatus
+
+from .child_run import ChildRun
+from .environment import build_plan
+from .inside.frames import FrameError, decode, encode
+from .inside.plan import Features
+from .limits import Limits
+from .outcome import Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .pool import ServerPool
+from .server import Server
+
+PLAIN, NUMPY = "plain", "numpy"
+NUMPY_MENTIONED = re.compile(r"\bnumpy\b")
+FRAME_ALLOWANCE = 64 << 10  # bytes of an answer beyond four times the expected value
+Accept = Callable[[int, FunctionOutcome], bool]
+
+
+@dataclass(frozen=True)
+class SandboxOptions:
+    """How the sandbox runs; what a run may use is `Limits`."""
+
+    ceiling: str = "L3"  # strongest level to try
+    concurrency: int = 8  # runs at once
+    retries: int = 2  # of a fault of the sandbox itself
+    packages: tuple[str, ...] = ("numpy",)  # third-party packages that programs may import
+
+
+class Sandbox:
+    """`with Sandbox() as sandbox: sandbox.run_program("print(1)", b"", Limits())`"""
+
+    def __init__(self, options: SandboxOptions = SandboxOptions()) -> None:
+        self.options = options
+        plans = {
+            PLAIN: build_plan(options.ceiling, 16, options.packages, []),
+            NUMPY: build_plan(options.ceiling, 16, options.packages, [p for p in ("numpy",) if p in options.packages]),
+        }
+        self.pool = ServerPool(plans, options.concurrency, options.retries)
+        self.features: Features = self.pool.run(PLAIN, lambda server: server.features)
+        self.pool.fix_features(self.features)
+
+    @property
+    def level(self) -> str:
+        return self.features.level
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome:
+        """One run, standard input to standard output. `output_cap`: bytes of stdout that end the run when exceeded (default:
+        `limits.output_kb`). Raises SandboxFault after the retries."""
+        cap = output_cap if output_cap is not None else limits.output_kb << 10
+        return self.pool.run(flavor(source), lambda server: self._program(server, source, stdin, limits, cap))
+
+    def _program(self, server: Server, source: str, stdin: bytes, limits: Limits, cap: int) -> ProgramOutcome:
+        payload = to_bytes(source)
+        with ChildRun(server, "program", payload, limits, stdin=stdin, stdout_cap=cap, drop_stdout=False) as run:
+            run.wait_ready()
+            start = time.monotonic()
+            ending = run.wait_end()
+            fault = first_fault(run)
+            status = ending.status
+            if status is GradeStatus.RUNTIME_ERROR and fault and fault.type == "MemoryError":
+                status = GradeStatus.MEMORY_LIMIT
+            wall = time.monotonic() - start
+            out, err = bytes(run.stdout), bytes(run.stderr)
+            return ProgramOutcome(status, out, err, ending.exit_code, ending.detail, fault, ending.cpu_s, wall)
+
+    def run_function(
+        self,
+        source: str,
+        name: str,
+        inputs: Sequence[Sequence[Any]],
+        limits: Limits,
+        *,
+        answer_sizes: Sequence[int] | None = None,
+        accept: Accept | None = None,
+    ) -> list[FunctionOutcome]:
+        """Calls `name` of one solution with each list of arguments in turn, all in one process.
+
+        An input goes out only after the last one was answered; a limit or a dead process ends the run, and the calls not made
+        get the same status. `answer_sizes[i]`: encoded size of the expected value, for the cap on the answer. `accept(i,
+        outcome)` is asked after every answer; False ends the run early, and the list is shorter then. Raises SandboxFault.
+        """
+        sizes = answer_sizes or [0] * len(inputs)
+
+        def action(server: Server) -> list[FunctionOutcome]:
+            return self._function(server, source, name, inputs, limits, sizes, accept)
+
+        return self.pool.run(flavor(source), action)
+
+    def _function(
+        self,
+        server: Server,
+        source: str,
+        name: str,
+        inputs: Sequence[Sequence[Any]],
+        limits: Limits,
+        sizes: Sequence[int],
+        accept: Accept | None,
+    ) -> list[FunctionOutcome]:
+        outcomes: list[FunctionOutcome] = []
+        payload = to_bytes(source)
+        cap = limits.output_kb << 10
+        with ChildRun(server, "solver", payload, limits, tests=len(inputs) + 1, stdout_cap=cap, drop_stdout=True) as run:
+            run.wait_ready()
+            loaded = run.receive(FRAME_ALLOWANCE)
+            broken = None if loaded == {"loaded": 1} else dead_outcome(run, loaded, 0.0)
+            for index, arguments in enumerate(inputs):
+                if broken is None:
+                    outcome = self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index])
+                    broken = outcome if run.ending is not None or outcome.detail.startswith("the solution defines no") else None
+                else:
+                    outcome = broken
+                outcomes.append(outcome)
+                if accept is not None and not accept(index, outcome):
+                    break
+            run.end(GradeStatus.OK, "done")
+            run.reap()
+        return outcomes
+
+    def _one_call(self, run: ChildRun, name: str, arguments: Sequence[Any], cap: int) -> FunctionOutcome:
+        start = time.monotonic()
+        said = len(run.stdout)
+        answer = run.ask({"name": name, "args": [encode(item) for item in arguments]}, cap)
+        seconds = time.monotonic() - start
+        if not isinstance(answer, dict) or "value" not in answer:
+            return dead_outcome(run, answer, seconds)
+        try:
+            value = decode(answer["value"])
+        except FrameError as error:
+            run.end(GradeStatus.WRONG, f"unreadable answer ({error})")
+            return FunctionOutcome(GradeStatus.WRONG, None, f"unreadable answer ({error})", None, seconds)
+        run.read_output()
+        text = bytes(run.stdout[said:]).decode(errors="replace")
+        return FunctionOutcome(GradeStatus.OK, value, seconds=seconds, stdout=text)
+
+
+def dead_outcome(run: ChildRun, answer: Any, seconds: float) -> FunctionOutcome:
+    """The outcome when there is no value: what the program said, else how it ended."""
+    if isinstance(answer, dict) and "missing" in answer:
+        return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, f"the solution defines no {str(answer['missing'])[-100:]}", None, seconds)
+    if isinstance(answer, dict) and "error" in answer:
+        fault = Fault.from_message(answer["error"])
+        if fault.type == "SystemExit":
+            code = fault.code if isinstance(fault.code, int) else 0 if fault.code is None else 1
+            text = f"The process exited with status {code} before the result was returned"
+            return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, text, None, seconds)
+        status = GradeStatus.MEMORY_LIMIT if fault.type == "MemoryError" else GradeStatus.RUNTIME_ERROR
+        return FunctionOutcome(status, None, "", fault, seconds)
+    if run.ending is None:
+        run.end(GradeStatus.RUNTIME_ERROR, "the answer is not in the form of an answer")
+        run.reap()
+    ending = run.ending
+    assert ending is not None
+    if ending.status is GradeStatus.OK or ending.detail.startswith("exit status"):
+        text = f"The process exited with status {ending.exit_code} before the result was returned"
+        return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, text, None, seconds)
+    return FunctionOutcome(ending.status, None, ending.detail, None, seconds)
+
+
+def first_fault(run: ChildRun) -> Fault | None:
+    """The description of an uncaught exception that the program's side left on the channel."""
+    message = run.leftover_frame(FRAME_ALLOWANCE)
+    return Fault.from_message(message["error"]) if isinstance(message, dict) and "error" in message else None
+
+
+def flavor(source: str) -> str:
+    return NUMPY if NUMPY_MENTIONED.search(source) else PLAIN
+
+
+def to_bytes(source: str) -> bytes:
+    return source.encode("utf-8", "surrogatepass")
+
+
