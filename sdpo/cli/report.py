@@ -1,4 +1,4 @@
-"""`python -m sdpo.cli.report RUN_DIR...`: rebuilds report.html from the files of a run, also of one that was broken off."""
+"""`python -m sdpo.cli.report RUN_DIR...`: rebuilds report.html from a run's files, also when it was broken off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from sdpo.tracking.report import write_report
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sdpo.cli.report", description="Rebuild report.html of run folders.")
+    parser = argparse.ArgumentParser(
+        prog="python -m sdpo.cli.report", description="Rebuild report.html of run folders."
+    )
     parser.add_argument("run_dir", nargs="+", help="folder with metrics.jsonl (trainer.default_local_dir of a run)")
     arguments = parser.parse_args(argv)
     try:

@@ -10,8 +10,8 @@ from html import escape
 
 from sdpo.tracking.history import duration
 
-WIDTH, HEIGHT = 560, 236
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 10, 28
+WIDTH, HEIGHT = 400, 208
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 10, 26
 MAX_POINTS = 600  # more are averaged in buckets: no screen shows them apart
 MAX_BARS = 70
 
@@ -49,7 +49,7 @@ def line_chart(
     x_name: str = "step",
     x_text: Callable[[float], str] | None = None,
 ) -> str:
-    """A figure with the lines that have points; "" when none has. `bounds` fixes the y axis, otherwise it fits the data."""
+    """A figure with the lines that have points; "" when none has. `bounds` fixes the y axis, else it fits the data."""
     lines = [Line(line.name, thin(line.points), line.colour, line.markers) for line in lines if line.points]
     if not lines:
         return ""
@@ -70,7 +70,9 @@ def stacked_bars(title: str, lines: Sequence[Line], note: str = "") -> str:
     steps = sorted({x for line in lines for x, _ in line.points})
     if not steps:
         return ""
-    bins = [steps[i : i + math.ceil(len(steps) / MAX_BARS)] for i in range(0, len(steps), math.ceil(len(steps) / MAX_BARS))]
+    bins = [
+        steps[i : i + math.ceil(len(steps) / MAX_BARS)] for i in range(0, len(steps), math.ceil(len(steps) / MAX_BARS))
+    ]
     values = [dict(line.points) for line in lines]
     parts = [[sum(v.get(x, 0.0) for x in group) / len(group) for v in values] for group in bins]
     x_axis = Axis(steps[0] - 0.5, steps[-1] + 0.5, LEFT, WIDTH - RIGHT)
@@ -84,14 +86,20 @@ def stacked_bars(title: str, lines: Sequence[Line], note: str = "") -> str:
             top, height = y_axis(total + value), y_axis(total) - y_axis(total + value)
             if height > 0:
                 x = (left + right - width) / 2
-                bars.append(f'<rect class="fill c{line.colour}" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.2f}"/>')
+                bars.append(
+                    f'<rect class="fill c{line.colour}" x="{x:.1f}" y="{top:.1f}" '
+                    f'width="{width:.1f}" height="{height:.2f}"/>'
+                )
             total += value
     centres = [sum(group) / len(group) for group in bins]
     hover = [
-        [line.name, [[x, part[i]] for x, part in zip(centres, parts, strict=True)], line.colour] for i, line in enumerate(lines)
+        [line.name, [[x, part[i]] for x, part in zip(centres, parts, strict=True)], line.colour]
+        for i, line in enumerate(lines)
     ]
     body = _grid(x_axis, y_axis, number, whole_x=True) + "".join(bars)
-    return _figure(title, note, [(line.name, line.colour) for line in lines], body, (x_axis, y_axis), hover, "step", dots=False)
+    return _figure(
+        title, note, [(line.name, line.colour) for line in lines], body, (x_axis, y_axis), hover, "step", dots=False
+    )
 
 
 def thin(points: Points) -> list[tuple[float, float]]:
@@ -140,7 +148,9 @@ def clock(seconds: float) -> str:
 def clock_ticks(low: float, high: float, about: int) -> list[float]:
     """Ticks at round seconds, minutes or hours."""
     units = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-    step = next((unit for unit in units if unit >= (high - low) / about), 86400 * math.ceil((high - low) / 86400 / about))
+    step = next(
+        (unit for unit in units if unit >= (high - low) / about), 86400 * math.ceil((high - low) / 86400 / about)
+    )
     return [i * float(step) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
@@ -159,10 +169,10 @@ def _grid(x_axis: Axis, y_axis: Axis, x_text: Callable[[float], str], whole_x: b
         y = y_axis(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 7}" y="{y + 3.5:.1f}" text-anchor="end">{number(round(value, 10))}</text>')
-    marks = clock_ticks(x_axis.low, x_axis.high, 6) if x_text is clock else ticks(x_axis.low, x_axis.high, 7, whole_x)
+    marks = clock_ticks(x_axis.low, x_axis.high, 4) if x_text is clock else ticks(x_axis.low, x_axis.high, 6, whole_x)
     for value in marks:
         label = escape(x_text(round(value, 10)))
-        parts.append(f'<text x="{x_axis(value):.1f}" y="{HEIGHT - 9}" text-anchor="middle">{label}</text>')
+        parts.append(f'<text x="{x_axis(value):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
     return "".join(parts)
 
@@ -177,7 +187,8 @@ def _figure(
     x_name: str,
     dots: bool = True,
 ) -> str:
-    legend = "".join(f'<span class="key"><i class="c{colour}"></i>{escape(name)}</span>' for name, colour in names)
+    keys = "".join(f'<span class="key"><i class="c{colour}"></i>{escape(name)}</span>' for name, colour in names)
+    legend = f'<div class="legend">{keys}</div>' if len(names) > 1 else ""
     x_axis, y_axis = axes
     data = {
         "x": [x_axis.low, x_axis.high, x_axis.start, x_axis.end],
@@ -188,8 +199,9 @@ def _figure(
     }
     caption = f"<p>{escape(note)}</p>" if note else ""
     return (
-        f'<figure class="chart"><figcaption><h3>{escape(title)}</h3>{caption}<div class="legend">{legend}</div></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" data-chart="{escape(json.dumps(data))}">'
+        f'<figure class="chart"><figcaption><h3>{escape(title)}</h3>{caption}{legend}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
+        f'data-chart="{escape(json.dumps(data))}">'
         f"{body}</svg></figure>"
     )
 

@@ -1,5 +1,5 @@
-"""What a person sees while a run goes on: a bar with the few numbers worth watching, or one line per step where the output
-is no terminal; at the end one table."""
+"""What a person sees while a run goes on: a bar with the few numbers worth watching, or one line per step where the
+output is no terminal; at the end one table."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class RunConsole:
 
     def _table(self, summary: Summary) -> Table:
         title = " ".join(part for part in (summary.algorithm, summary.title) if part)
-        table = Table(title=title, box=ROUNDED, show_header=False, title_style="bold", title_justify="left", min_width=48)
+        table = Table(
+            title=title, box=ROUNDED, show_header=False, title_style="bold", title_justify="left", min_width=48
+        )
         table.add_column(style="cyan", no_wrap=True)
         table.add_column()
         for name, value in summary_rows(summary):
@@ -98,7 +100,9 @@ class RunConsole:
         """Plain signs where the output's encoding has no others."""
         if not self.console.options.ascii_only:
             return text
-        return text.translate(str.maketrans({"→": "->", "·": ",", "█": "#"})).encode("ascii", "replace").decode()
+        return (
+            text.translate(str.maketrans({"→": "->", "·": ",", "█": "#", "–": "-"})).encode("ascii", "replace").decode()
+        )
 
 
 class _LiveView:
@@ -140,14 +144,14 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """(name, text) rows of a run in words, for the final table."""
     rows = []
     if summary.validation_name:
-        before = "?" if summary.before is None else f"{summary.before:.3f}"
-        after = "?" if summary.after is None else f"{summary.after:.3f}"
+        before = "–" if summary.before is None else f"{summary.before:.3f}"
+        after = "–" if summary.after is None else f"{summary.after:.3f}"
         text = before if summary.after is None else f"{before} → {after}"
         rows.append((f"held-out {summary.validation_name.removeprefix('val/')}", text))
-        if summary.best is not None and summary.after is not None:
+        if summary.best is not None:
             rows.append(("best", f"{summary.best:.3f} at step {summary.best_step}"))
     of = f" of {summary.total_steps}" if summary.total_steps not in (None, summary.steps) else ""
-    work = f"{summary.steps}{of} steps"
+    work = f"{summary.steps}{of} step{'' if summary.steps == 1 else 's'}"
     if summary.samples is not None:
         work += f" · {summary.samples:,.0f} samples"
     rows.append(("training", work))

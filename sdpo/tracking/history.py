@@ -40,7 +40,12 @@ class RunHistory:
         run_dir = Path(run_dir)
         if not (run_dir / METRICS_FILE).is_file():
             raise DataError(
-                problem("run folder", str(run_dir), f"a folder with {METRICS_FILE}", "give trainer.default_local_dir of a run")
+                problem(
+                    "run folder",
+                    str(run_dir),
+                    f"a folder with {METRICS_FILE}",
+                    "give trainer.default_local_dir of a run",
+                )
             )
         by_step: dict[int, dict[str, Any]] = {}
         for line in read_lines(run_dir / METRICS_FILE):
@@ -59,7 +64,9 @@ class RunHistory:
 
     def names(self) -> list[str]:
         """Every metric that has at least one number, sorted."""
-        return sorted({name for row in self.rows for name, value in row.items() if _is_number(value)} - {"step", "time"})
+        return sorted(
+            {name for row in self.rows for name, value in row.items() if _is_number(value)} - {"step", "time"}
+        )
 
     @cached_property
     def elapsed(self) -> dict[int, float]:
@@ -95,8 +102,8 @@ class RunHistory:
             before=before,
             after=after[1] if after else None,
             after_step=after[0] if after else None,
-            best=best,
-            best_step=best_step,
+            best=best if after else None,
+            best_step=best_step if after else None,
             steps=self.rows[-1]["step"] if self.rows else 0,
             total_steps=self.state.get("total_steps"),
             samples=self.last("train/samples"),
@@ -125,7 +132,7 @@ class Summary:
     before: float | None
     after: float | None
     after_step: int | None
-    best: float | None
+    best: float | None  # of all validations, once there is one after the first step
     best_step: int | None
     steps: int
     total_steps: int | None

@@ -46,11 +46,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JsonLines:
-    """Appends records to a file; every line reaches the operating system before `write` returns, so that a killed process
-    loses nothing.
+    """Appends records to a file; every line reaches the operating system before `write` returns, so that a killed
+    process loses nothing.
 
-    `keep` decides on resume which lines of the last run stay (the file is rewritten under a temporary name and renamed);
-    None starts afresh and puts an existing file aside as `<name>.previous.jsonl`.
+    `keep` decides on resume which lines of the last run stay (the file is rewritten under a temporary name, then
+    renamed); None starts afresh and puts an existing file aside as `<name>.previous.jsonl`.
     """
 
     def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The look of the report: style, the hover script, and the frame of the page. Everything is inline; nothing is fetched."""
+"""The look of the report: style, hover script and frame of the page. Everything is inline; nothing is fetched."""
 
 from __future__ import annotations
 
@@ -15,28 +15,34 @@ STYLE = """
   --bad-bg: #3c1f1c; --warn-bg: #352c15; --c0: #6fa8ff; --c1: #ff9a66; --c2: #4fcaa2; --c3: #b798ff; --c4: #e2b64d;
   --c5: #ff86b8; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
+body { margin: 0; background: var(--bg); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 main { max-width: 1220px; margin: 0 auto; padding: 36px 24px 64px; }
 header .eyebrow { margin: 0; color: var(--soft); font-size: 13px; }
 h1 { margin: 2px 0 4px; font-size: 27px; line-height: 1.25; letter-spacing: -.01em; }
 h2 { margin: 44px 0 4px; font-size: 19px; letter-spacing: -.005em; }
 h2 + p { margin: 0 0 14px; color: var(--soft); max-width: 76ch; }
-h3 { margin: 0; font-size: 14.5px; }
+h3 { margin: 0; font-size: 14.5px; } h3.head { padding: 14px 14px 6px; }
 .status { display: inline-block; padding: 1px 9px; border-radius: 99px; font-size: 12.5px; font-weight: 600;
-  background: var(--inset); border: 1px solid var(--rule); color: var(--soft); vertical-align: 3px; margin-left: 8px; }
+  background: var(--inset); border: 1px solid var(--rule); color: var(--soft); vertical-align: 3px;
+  margin-left: 8px; }
 .status.finished { background: var(--good-bg); color: var(--good); border-color: transparent; }
 .status.failed, .status.running { background: var(--warn-bg); color: var(--warn); border-color: transparent; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(158px, 1fr)); gap: 12px; margin: 22px 0 0; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
 .tile { padding: 13px 16px; }
 .tile span { display: block; color: var(--soft); font-size: 12.5px; }
-.tile b { display: block; font-size: 23px; font-weight: 620; letter-spacing: -.01em; font-variant-numeric: tabular-nums; }
+.tile b { display: block; font-size: 23px; font-weight: 620; letter-spacing: -.01em;
+  font-variant-numeric: tabular-nums; }
 .tile small { color: var(--soft); font-size: 12.5px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(440px, 100%), 1fr)); gap: 14px; }
-.chart { margin: 0; padding: 14px 14px 6px; position: relative; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(350px, 100%), 1fr)); gap: 14px; }
+.chart { margin: 0; padding: 14px 14px 6px; position: relative; display: flex; flex-direction: column;
+  justify-content: space-between; }
+figcaption { margin-bottom: 6px; }
 .chart p { margin: 1px 0 0; color: var(--soft); font-size: 12.5px; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 5px 0 4px; font-size: 12.5px; color: var(--soft); min-height: 19px; }
-.key i { display: inline-block; width: 11px; height: 3px; border-radius: 2px; margin-right: 6px; vertical-align: 3px; background: currentColor; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 4px 0 0; font-size: 12.5px; color: var(--soft); }
+.key i { display: inline-block; width: 11px; height: 3px; border-radius: 2px; margin-right: 6px;
+  vertical-align: 3px; background: currentColor; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 11px; fill: var(--soft); font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; opacity: .55; }
@@ -52,22 +58,30 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 td, th { text-align: left; padding: 6px 14px; border-top: 1px solid var(--rule); vertical-align: top; }
 tr:first-child > * { border-top: 0; } th { color: var(--soft); font-weight: 500; white-space: nowrap; width: 1%; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-.split { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 14px; align-items: start; }
+.split { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 14px;
+  align-items: start; }
 .card { overflow: hidden; } .stack { display: grid; gap: 10px; }
-details.card > summary { cursor: pointer; padding: 10px 16px; list-style: none; display: flex; gap: 10px; align-items: center; }
+details.card > summary { cursor: pointer; padding: 10px 16px; list-style: none; display: flex; gap: 10px;
+  align-items: center; }
 details.card > summary::-webkit-details-marker { display: none; }
-details.card > summary::before { content: "\\25B8"; color: var(--soft); } details.card[open] > summary::before { content: "\\25BE"; }
+details.card > summary::before { content: "\\25B8"; color: var(--soft); }
+  details.card[open] > summary::before { content: "\\25BE"; }
 summary .what { flex: 1; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 summary .id { color: var(--soft); font-size: 12.5px; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .body { border-top: 1px solid var(--rule); padding: 12px 16px 16px; display: grid; gap: 14px;
   grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); align-items: start; }
 .body > div { display: grid; gap: 10px; min-width: 0; } .wide { grid-column: 1 / -1; }
-.label { font-size: 12.5px; color: var(--soft); margin: 0 0 3px; display: flex; gap: 6px; align-items: center; flex-wrap: wrap; }
-pre { margin: 0; padding: 9px 12px; background: var(--inset); border-radius: 7px; font: 12.5px/1.5 ui-monospace, SFMono-Regular,
-  Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
+.label { font-size: 12.5px; color: var(--soft); margin: 0 0 3px; display: flex; gap: 6px; align-items: center;
+  flex-wrap: wrap; }
+pre { margin: 0; padding: 9px 12px; background: var(--inset); border-radius: 7px;
+  font: 12.5px/1.5 ui-monospace, SFMono-Regular,
+  Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+  unicode-bidi: isolate;
   max-height: 460px; overflow: auto; }
-.chip { font-size: 12px; line-height: 1; padding: 4px 8px; border-radius: 99px; background: var(--inset); color: var(--soft); white-space: nowrap; }
-.chip.good { background: var(--good-bg); color: var(--good); } .chip.bad { background: var(--bad-bg); color: var(--bad); }
+.chip { font-size: 12px; line-height: 1; padding: 4px 8px; border-radius: 99px; background: var(--inset);
+  color: var(--soft); white-space: nowrap; }
+.chip.good { background: var(--good-bg); color: var(--good); } .chip.bad { background: var(--bad-bg);
+  color: var(--bad); }
 .chip.warn { background: var(--warn-bg); color: var(--warn); }
 .empty { padding: 18px; color: var(--soft); } footer { margin-top: 44px; color: var(--soft); font-size: 12.5px; }
 h4 { margin: 20px 0 8px; font-size: 13.5px; color: var(--soft); font-weight: 600; }
@@ -101,7 +115,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
       const point = points.find(p => p[0] === x);
       if (!point) continue;
       if (chart.dots) add("circle", {class: "dot c" + colour, cx: toX(x), cy: toY(point[1]), r: 4});
-      const row = document.createElement("div"), value = document.createElement("b"), label = document.createElement("span");
+      const [row, value, label] = ["div", "b", "span"].map(tag => document.createElement(tag));
       label.className = "c" + colour; label.textContent = name; value.textContent = text(point[1]);
       row.append(value, label); tip.append(row);
     }
@@ -114,7 +128,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
 }
 """
 
-# Text from models ends up on this page: should an escape ever be missed, the policy still runs no script but the one above.
+# Text from models ends up on this page: should an escape ever be missed, the policy still runs no other script.
 _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT_HASH}'; img-src data:"
 

@@ -29,15 +29,13 @@ def merge(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 
 
 def pool(parts: Iterable[Sums]) -> dict[str, float]:
-    """Mean of everything that was counted: sum of sums over sum of counts, never a mean of means. `_max` and `_min` names
-    give the extreme. A name nobody counted is left out.
+    """Mean of everything that was counted: sum of sums over sum of counts, never a mean of means. `_max` and `_min`
+    names give the extreme. A name nobody counted is left out.
 
     >>> pool([{"accuracy": (2.0, 2.0)}, {"accuracy": (0.0, 6.0)}])
     {'accuracy': 0.25}
     """
-    return {
-        name: value if _extreme(name) else value / count for name, (value, count) in merge(parts).items()
-    }
+    return {name: value if _extreme(name) else value / count for name, (value, count) in merge(parts).items()}
 
 
 def _extreme(name: str):

@@ -18,7 +18,12 @@ TRAIN, HELD_OUT = 0, 1  # colours: the same in every chart
 # title, note, ((label, metric, colour), ...), bounds of the y axis
 _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str, int], ...], tuple[float, float] | None], ...] = (
     ("Divergence", "student to teacher, nats per distilled token", (("divergence", "sdpo/divergence", 0),), None),
-    ("Entropy", "nats per response token", (("student", "actor/entropy", 0), ("teacher", "sdpo/teacher_entropy", 2)), None),
+    (
+        "Entropy",
+        "nats per response token",
+        (("student", "actor/entropy", 0), ("teacher", "sdpo/teacher_entropy", 2)),
+        None,
+    ),
     ("Gradient norm", "before clipping", (("gradient norm", "actor/grad_norm", 0),), None),
     (
         "Response length",
@@ -46,7 +51,12 @@ _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str, int], ...], tuple[float, fl
     ),
     ("Loss", "of the optimizer step", (("loss", "actor/loss", 0),), None),
     ("Learning rate", "", (("learning rate", "actor/lr", 0),), None),
-    ("Sampler against trainer", "largest difference of log-probs", (("difference", "rollout/log_prob_diff_max", 3),), None),
+    (
+        "Sampler against trainer",
+        "largest difference of log-probs",
+        (("difference", "rollout/log_prob_diff_max", 3),),
+        None,
+    ),
 )
 # What the configuration table shows: label, path.
 _SETTINGS: tuple[tuple[str, str], ...] = (
@@ -82,7 +92,7 @@ def write_report(run_dir: Path | str) -> Path:
     parts = [
         _header(history, summary),
         _section("Accuracy", "", _charts(_accuracy_charts(history))),
-        _section("Learning", "", _charts(_curated(history))),
+        _section("Learning", "By step.", _charts(_curated(history))),
         _section("Time", "Where the seconds of a step go.", _time(history, summary)),
         _section(
             "Before and after",
@@ -91,7 +101,7 @@ def write_report(run_dir: Path | str) -> Path:
         ),
         _section(
             "What the teacher saw",
-            "Training responses with their reward, the grader's words, and the prompt under which the teacher scored them.",
+            "Training responses: reward, the grader's words, and the prompt under which the teacher scored them.",
             training_samples(picked, threshold),
         ),
         _section("Configuration", "", _configuration(history)),
@@ -129,7 +139,8 @@ def _tiles(summary: Summary) -> list[str]:
 
 
 def _tile(name: str, value: str, note: str) -> str:
-    return f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(note) or "&nbsp;"}</small></div>'
+    note = escape(note) or "&nbsp;"
+    return f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{note}</small></div>'
 
 
 def _score(value: float | None) -> str:
@@ -139,7 +150,9 @@ def _score(value: float | None) -> str:
 def _section(title: str, note: str, body: str) -> str:
     if not body:
         return ""
-    return f"<section><h2>{escape(title)}</h2>" + (f"<p>{escape(note)}</p>" if note else "<p></p>") + f"{body}</section>"
+    return (
+        f"<section><h2>{escape(title)}</h2>" + (f"<p>{escape(note)}</p>" if note else "<p></p>") + f"{body}</section>"
+    )
 
 
 def _charts(figures: list[str]) -> str:
@@ -192,8 +205,8 @@ def _time(history: RunHistory, summary: Summary) -> str:
         for name, seconds in summary.phase_seconds.items()
         if spent > 0
     )
-    table = f'<div class="card"><table>{rows}</table></div>' if rows else ""
-    return f'<div class="charts">{chart}{speed}</div><p></p>{table}' if chart or speed or table else ""
+    table = f'<div class="card"><h3 class="head">Share of each phase</h3><table>{rows}</table></div>' if rows else ""
+    return f'<div class="charts">{chart}{speed}{table}</div>' if chart or speed or table else ""
 
 
 def _configuration(history: RunHistory) -> str:
@@ -207,7 +220,8 @@ def _configuration(history: RunHistory) -> str:
     half = (len(rows) + 1) // 2
     tables = "".join(f'<div class="card"><table>{"".join(part)}</table></div>' for part in (rows[:half], rows[half:]))
     text = (history.run_dir / CONFIG_FILE).read_text(encoding="utf-8")
-    whole = f'<details class="card"><summary>{CONFIG_FILE}</summary><div class="body"><pre>{escape(text)}</pre></div></details>'
+    body = f'<div class="body"><pre>{escape(text)}</pre></div>'
+    whole = f'<details class="card"><summary>{CONFIG_FILE}</summary>{body}</details>'
     return f'<div class="split">{tables}</div><p></p>{whole}'
 
 

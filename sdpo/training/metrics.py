@@ -1,6 +1,6 @@
-"""What groups of graded samples say in numbers. Every average is pooled over samples (or groups), never a mean of means.
+"""What groups of graded samples say in numbers. Averages are pooled over samples (or groups), never means of means.
 
-Samples that could not be graded (status in `UNGRADED`, or no grade) are out of rewards and accuracies and counted apart.
+Samples that could not be graded (status in `UNGRADED`, or no grade) are out of rewards and accuracies, counted apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ _REWARD_TOLERANCE = 1e-9
 def is_success(sample: Sample, threshold: float = 1.0) -> bool:
     """Graded, with a reward of at least `threshold` (tolerance 1e-9)."""
     grade = sample.grade
-    return grade is not None and grade.graded and grade.reward is not None and grade.reward >= threshold - _REWARD_TOLERANCE
+    return (
+        grade is not None
+        and grade.graded
+        and grade.reward is not None
+        and grade.reward >= threshold - _REWARD_TOLERANCE
+    )
 
 
 def success_counts(group: Group, threshold: float = 1.0) -> tuple[int, int]:
@@ -43,7 +48,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def train_metrics(groups: list[Group], threshold: float, samples_before: float = 0.0) -> dict[str, float]:
-    """The `train/*` and `grade/*` metrics of one rollout batch. `samples_before`: `train/samples` after the step before.
+    """The `train/*` and `grade/*` metrics of one rollout batch. `samples_before`: `train/samples` of the step before.
 
     A metric with nothing to average (say, no graded sample) is left out.
     """
@@ -71,8 +76,8 @@ def train_metrics(groups: list[Group], threshold: float, samples_before: float =
 
 
 def validation_metrics(groups: list[Group], n: int, threshold: float) -> dict[str, float]:
-    """The `val/*` metrics of n responses to each held-out prompt: avg@n (pooled over all graded responses), pass@k for k =
-    2, 4, 8, ... and n, reward, lengths; with several data sources also `val/<source>/...` for avg@n and pass@k.
+    """The `val/*` metrics of n responses to each held-out prompt: avg@n (pooled over all graded responses), pass@k for
+    k = 2, 4, 8, ... and n, reward, lengths; with several data sources also `val/<source>/...` for avg@n and pass@k.
 
     pass@k is the mean over prompts with at least k graded responses.
     """
@@ -91,7 +96,9 @@ def _accuracy(prefix: str, groups: list[Group], n: int, threshold: float) -> dic
     graded = sum(count for count, _ in counts)
     metrics = {f"{prefix}/avg@{n}": sum(correct for _, correct in counts) / graded} if graded else {}
     for k in _pass_ks(n):
-        metrics |= _mean(f"{prefix}/pass@{k}", [pass_at_k(count, correct, k) for count, correct in counts if count >= k])
+        metrics |= _mean(
+            f"{prefix}/pass@{k}", [pass_at_k(count, correct, k) for count, correct in counts if count >= k]
+        )
     return metrics
 
 
