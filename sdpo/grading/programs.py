@@ -20,6 +20,7 @@ from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 
 LONGEST_ANSWER = 4000  # characters
 LONGEST_VALUE = 24  # characters of a value in the feedback
+LONGEST_EXPRESSION = 40  # characters on the right of a step
 REPLAY_LIMIT = 10**12  # larger values are not replayed
 REPLAY_STEPS = 12  # nor more steps than this
 HEADINGS = {
@@ -147,10 +148,10 @@ def _steps_of_statements(statements: Sequence[ast.stmt]) -> tuple[list[Step | No
     known = _steps_by_expression()
     for statement in statements[:REPLAY_STEPS]:
         if isinstance(statement, ast.Return):
-            if statement.value is None or not (isinstance(statement.value, ast.Name) and statement.value.id == "x"):
+            if _expression_key(statement.value) != "x":
                 steps.append(known.get(_expression_key(statement.value)))
             return steps, True
-        is_step = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "x"
+        is_step = isinstance(statement, ast.Assign) and [_expression_key(t) for t in statement.targets] == ["x"]
         steps.append(known.get(_expression_key(statement.value)) if is_step else None)
         if steps[-1] is None:
             return steps, False
@@ -169,7 +170,10 @@ def _leading_steps(response_text: str) -> list[Step]:
 
 
 def _expression_key(expression: ast.expr | None) -> str:
-    return "" if expression is None else ast.unparse(expression)
+    """The expression in one spelling; "" for one longer than any step's, which could be nested too deep to print."""
+    if expression is None or expression.end_lineno != expression.lineno:
+        return ""
+    return ast.unparse(expression) if expression.end_col_offset - expression.col_offset <= LONGEST_EXPRESSION else ""
 
 
 @functools.cache
@@ -257,7 +261,10 @@ def _outcome(case: dict[str, Any], run: FunctionRun) -> TestOutcome:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to spell integers of thousands of digits
+        return "a number too long to show"
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
 
 
