@@ -227,6 +227,7 @@ def to_config(composed: DictConfig) -> Config:
         raise _unresolved(error) from error
     for key in PATH_KEYS:
         _expand(config, key)
+    config.actor_rollout_ref.model.trust_remote_code |= config.data.trust_remote_code
     config.data.train_files = [os.path.expanduser(f) for f in config.data.train_files]
     config.data.val_files = [os.path.expanduser(f) for f in config.data.val_files]
     return config

@@ -28,7 +28,7 @@ class DataConfig:
     shuffle: bool = True  # a new order every epoch, from (seed, epoch)
     seed: int = 0  # order of the prompts and sampling seeds
     prompt_key: str = "prompt"  # column with the chat messages
-    trust_remote_code: bool = False  # for tokenizers that ship code
+    trust_remote_code: bool = False  # sets actor_rollout_ref.model.trust_remote_code too: tokenizer and model are one folder
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)  # for student and teacher alike, e.g. {enable_thinking: false}
 
 

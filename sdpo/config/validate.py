@@ -18,6 +18,8 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 NOT_AVAILABLE = {
     "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
     f"{_DISTILL}.teacher_offload": "the teacher stays on the device of the actor",
+    "custom_reward_function.path": "rows name a built-in grader in the column data_source",
+    "grading.allow_unsafe": "programs only run behind the walls that this machine can build",
 }
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
@@ -39,11 +41,11 @@ def validate(config: Config) -> None:
         _check_teacher_placement,
         _check_machine,
         _check_trainer,
-        _check_not_available,
         files.check_model,
         files.check_data,
         files.check_reward_function,
         files.check_resume,
+        _check_not_available,
     ):
         check(config)
 

@@ -45,7 +45,9 @@ class TrainingLoop:
         self.workers.sync_weights()  # the engines start from the model folder, the student may come from a checkpoint
         trainer = self.config.trainer
         if self.step == 0 and trainer.val_before_train or trainer.val_only:
-            self._validate("val_before")
+            with self.timer("validate"):
+                metrics = self._validate("val_before")
+            self.log.metrics(self.step, metrics | {"policy_version": self.workers.policy_version} | self.timer.step_metrics())
         if trainer.val_only:
             return
         while self.step < self.total_steps:
@@ -71,12 +73,12 @@ class TrainingLoop:
             "actor/skipped_steps": report.skipped_steps,
         }
         last = step == self.total_steps
-        if last or _due(step, self.config.trainer.test_freq):
+        if _due(step, last, self.config.trainer.test_freq):
             with self.timer("validate"):
-                metrics |= self._validate("val_after" if last else "val", record=False)
+                metrics |= self._validate("val_after" if last else "val")
         # The log comes first: a checkpoint never stands for a step that the log does not know.
         self.log.metrics(step, metrics | self._timing(groups))
-        if last or _due(step, self.config.trainer.save_freq):
+        if _due(step, last, self.config.trainer.save_freq):
             with self.timer("checkpoint"):
                 self._save()
 
@@ -103,14 +105,12 @@ class TrainingLoop:
             ignore_eos=rollout.ignore_eos,
         )
 
-    def _validate(self, phase: str, record: bool = True) -> dict[str, float]:
+    def _validate(self, phase: str) -> dict[str, float]:
         if not self.val_jobs:
             return {}
         groups, metrics = validate(self.config, self.workers, self.val_jobs)
         self.log.samples(self.step, groups, {}, phase=phase)
         self._stop_if_grading_is_down(groups)
-        if record:
-            self.log.metrics(self.step, metrics | {"policy_version": self.workers.policy_version})
         return metrics
 
     def _stop_if_grading_is_down(self, groups: list[Group]) -> None:
@@ -130,5 +130,6 @@ class TrainingLoop:
         checkpoint.save(self.checkpoints, state, self.workers.save, self.config.trainer.max_actor_ckpt_to_keep)
 
 
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+def _due(step: int, last: bool, every: int) -> bool:
+    """Every so many steps and at the end; -1: only at the end; 0: never."""
+    return every != 0 and (last or every > 0 and step % every == 0)

@@ -128,6 +128,11 @@ def test_every_prefix_sets_a_key(prefix):
     assert compose([f"{prefix}data.apply_chat_template_kwargs.foo=1"]).data.apply_chat_template_kwargs["foo"] == 1
 
 
+def test_trust_in_the_tokenizers_code_is_trust_in_the_models():
+    config = compose(["data.trust_remote_code=True"])
+    assert config.actor_rollout_ref.model.trust_remote_code and config.data.trust_remote_code
+
+
 def test_the_last_of_two_overrides_wins():
     assert compose(["trainer.seed=1", "+trainer.seed=2"]).trainer.seed == 2
 
