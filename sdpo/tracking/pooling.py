@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 Sums = Mapping[str, tuple[float, float]]
 
@@ -38,7 +39,9 @@ def pool(parts: Iterable[Sums]) -> dict[str, float]:
     return {name: value if _extreme(name) else value / count for name, (value, count) in merge(parts).items()}
 
 
-def _extreme(name: str):
-    if name.endswith("_max"):
-        return max
-    return min if name.endswith("_min") else None
+def _extreme(name: str) -> Callable[[float, float], float] | None:
+    choose = max if name.endswith("_max") else min if name.endswith("_min") else None
+    if choose is None:
+        return None
+    # A NaN wins whatever the order, so that it is seen.
+    return lambda old, new: new if math.isnan(new) else old if math.isnan(old) else choose(old, new)

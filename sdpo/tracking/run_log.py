@@ -32,8 +32,8 @@ class RunLog:
     """Made once, on the controller; a context manager (an exception closes it as failed).
 
     Writes to `run_dir`: metrics.jsonl, samples.jsonl, resolved_config.yaml, run.json (status, tracker run id, versions)
-    and at the end report.html. Call `metrics` once per step, and before the step's checkpoint is saved: a process killed
-    in between then repeats the step instead of missing its line.
+    and at the end report.html. Call `metrics` once per step, before the step's checkpoint is saved: a process killed in
+    between then repeats the step instead of missing its line.
 
     `resume_step` None starts a new log (older files are put aside as `*.previous.jsonl`); a number continues the log in
     `run_dir` and drops what was written after that step, so that the steps are continuous.

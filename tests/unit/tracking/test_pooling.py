@@ -33,3 +33,9 @@ def test_an_uncounted_part_does_not_win_a_maximum():
 def test_merging_in_two_stages_gives_the_same_as_in_one():
     parts = [{"a": (float(i), i + 1.0), "b_max": (float(-i), 1.0)} for i in range(5)]
     assert pool([merge(parts[:2]), merge(parts[2:])]) == pytest.approx(pool(parts))
+
+
+@pytest.mark.parametrize("values", [(1.0, float("nan")), (float("nan"), 1.0)])
+def test_a_nan_is_not_hidden_by_a_maximum_whatever_the_order(values):
+    pooled = pool([{"diff_max": (value, 1.0)} for value in values])
+    assert pooled["diff_max"] != pooled["diff_max"]

@@ -3,9 +3,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,3 +146,12 @@ def test_the_environment_is_as_before_once_a_tracker_has_started(fake, tmp_path,
 def test_a_failed_run_ends_as_failed_in_its_trackers(fake, tmp_path):
     Trackers(identity(tmp_path), ["swanlab"], {}).close(exit_code=1)
     assert fake.calls[-1] == ("swanlab", "finish", 1)
+
+
+def test_only_the_controller_can_open_a_run():
+    package = Path(trackers.__file__).parent.parent
+    opened = re.compile(r"sdpo\.tracking(\.run_log|\.trackers)? import|\b(wandb|trackio|Tracking)\b")
+    parts = ("workers", "algorithms", "models", "teacher", "rollout", "weights", "grading")
+    files = [path for part in parts for path in (package / part).rglob("*.py")]
+    assert files
+    assert [path for path in files if opened.search(path.read_text(encoding="utf-8"))] == []
