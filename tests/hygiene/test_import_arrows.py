@@ -1,0 +1,128 @@
+"""Who may import whom. The same table stands in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROWS = (
+    ("records", "errors", "config"),
+    ("algorithms", "reprompt", "tokens", "grading", "data"),
+    ("models", "teacher", "rollout", "weights", "tracking"),
+    ("workers",),
+    ("training",),
+    ("test_time", "session"),
+    ("cli", "main_sdpo"),
+)
+ROW_OF = {part: row for row, parts in enumerate(ROWS) for part in parts}
+
+# Library -> the only places of sdpo/ that may import it (folders end with a slash).
+HOMES = {
+    "ray": ("workers/",),
+    "verl.single_controller": ("workers/",),
+    "vllm": ("rollout/vllm_engine.py", "weights/"),
+    "hydra": ("config/compose.py", "main_sdpo.py"),
+    "omegaconf": ("config/compose.py", "main_sdpo.py"),
+    **dict.fromkeys(
+        ("wandb", "trackio", "tensorboard", "mlflow", "swanlab", "verl.utils.tracking", "torch.utils.tensorboard"),
+        ("tracking/",),
+    ),
+}
+
+
+def modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
+    """(path below sdpo/, syntax tree) of every module of the package."""
+    package = repository / "sdpo"
+    for path in sorted(package.rglob("*.py")):
+        yield path.relative_to(package).as_posix(), ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything the module at `path` below sdpo/ imports, anywhere in it."""
+    package = ["sdpo", *Path(path).parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *filter(None, [node.module])])
+            for alias in node.names:  # `from sdpo import records` names a module, too
+                yield node.lineno, f"{source}.{alias.name}"
+
+
+def part_of(path: str) -> str:
+    return path.split("/")[0].removesuffix(".py")
+
+
+def part_imported(name: str) -> str | None:
+    pieces = name.split(".")
+    return pieces[1] if pieces[0] == "sdpo" and len(pieces) > 1 and not pieces[1].startswith("__") else None
+
+
+def backward_arrows(path: str, tree: ast.Module) -> Iterator[str]:
+    row = ROW_OF.get(part_of(path), len(ROWS))
+    for line, name in imported(path, tree):
+        target = part_imported(name)
+        if target is not None and ROW_OF.get(target, -1) > row:
+            yield f"sdpo/{path}:{line} imports {name}: {part_of(path)} must not know {target}"
+
+
+def away_from_home(path: str, tree: ast.Module) -> Iterator[str]:
+    for line, name in imported(path, tree):
+        for library, homes in HOMES.items():
+            inside = any(path.startswith(home) if home.endswith("/") else path == home for home in homes)
+            if (name == library or name.startswith(library + ".")) and not inside:
+                yield f"sdpo/{path}:{line} imports {name}: its home is {' or '.join(homes)}"
+
+
+def test_every_part_has_a_row(repository: Path) -> None:
+    parts = {part_of(path) for path, _ in modules(repository)} - {"__init__"}
+    assert parts <= ROW_OF.keys(), f"no row for {sorted(parts - ROW_OF.keys())}: add it here and in CONTRIBUTING.md"
+
+
+def test_no_import_points_back(repository: Path) -> None:
+    found = [arrow for path, tree in modules(repository) for arrow in backward_arrows(path, tree)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_parts_of_one_row_do_not_import_in_a_circle(repository: Path) -> None:
+    arrows: dict[str, set[str]] = {}
+    for path, tree in modules(repository):
+        targets = {part_imported(name) for _, name in imported(path, tree)} & ROW_OF.keys() - {part_of(path)}
+        arrows.setdefault(part_of(path), set()).update(targets)
+
+    def reach(part: str, seen: frozenset[str]) -> frozenset[str]:
+        for target in arrows.get(part, set()) - seen:
+            seen = reach(target, seen | {target})
+        return seen
+
+    circular = sorted(part for part in arrows if part in reach(part, frozenset()))
+    assert not circular, f"these import each other: {circular}"
+
+
+def test_heavy_libraries_stay_in_their_homes(repository: Path) -> None:
+    found = [stray for path, tree in modules(repository) for stray in away_from_home(path, tree)]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaints"),
+    [
+        ("algorithms/sdpo.py", "from sdpo.workers import actor", 1),
+        ("algorithms/sdpo.py", "def f():\n    from ..training.loop import run", 1),
+        ("algorithms/sdpo.py", "from ..records import Group\nfrom .divergence import jsd", 0),
+        ("errors.py", "from sdpo import training", 1),
+        ("training/loop.py", "import sdpo.workers.actor\nfrom sdpo import __version__", 0),
+        ("training/loop.py", "import ray", 1),
+        ("workers/ray_group.py", "import ray\nfrom verl.single_controller.ray import RayWorkerGroup", 0),
+        ("teacher/base.py", "from verl.single_controller.ray import RayWorkerGroup", 1),
+        ("teacher/base.py", "import raylib\nfrom verl import DataProto", 0),
+    ],
+)
+def test_the_walk_sees_what_it_should(path: str, source: str, complaints: int) -> None:
+    tree = ast.parse(source)
+    assert len([*backward_arrows(path, tree), *away_from_home(path, tree)]) == complaints
