@@ -14,8 +14,9 @@ from .feedback import FeedbackOptions
 from .result import failed, from_tests, ungraded
 from .sandbox.inside.frames import Opaque
 from .sandbox.limits import Limits
-from .sandbox.outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
 
+WEAK = "integrity: weak"  # flag of a grade: the program took part in the comparison
 STOPPING = frozenset({GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT, GradeStatus.MEMORY_LIMIT})
 NO_BLOCK = "No complete code block was found in the response. Put the whole program in one fenced block that starts with ```python."
 CUT_OFF = "The response was cut off before its code block was complete."
@@ -106,7 +107,21 @@ class CodeGrader:
         return results
 
     def _assert(self, source: str, tests: AssertTests, limits: Limits) -> Grade:
-        raise NotImplementedError
+        outcome = self.runner.run_assert(source, tests.code, tests.entry_point, limits)
+        flags = (WEAK,) if outcome.weak else ()
+        if outcome.weak and self.fail_weak and all(case.status is GradeStatus.OK for case in outcome.cases):
+            return failed(GradeStatus.WRONG, "The returned objects decide the comparison themselves. Return plain values.", flags)
+        return from_tests([assert_outcome(case, outcome.seconds) for case in outcome.cases], self.options, flags)
+
+
+def assert_outcome(case: AssertCase, seconds: float) -> TestOutcome:
+    """`error` holds the whole text of a failed assert; there is no separate input."""
+    if case.status is not GradeStatus.WRONG:
+        error = "" if case.status is GradeStatus.OK else error_text(case.fault, case.detail)
+        return TestOutcome(case.status, input=case.statement, error=error, seconds=seconds)
+    sides = f"\nleft: {case.left}\nright: {case.right}" if case.left or case.right else f"\n{case.detail}" if case.detail else ""
+    text = f"Assertion failed: {case.statement}{sides}"
+    return TestOutcome(case.status, expected=case.right, got=case.left, error=text, seconds=seconds)
 
 
 def stdin_outcome(case: StdinCase, outcome: ProgramOutcome) -> TestOutcome:

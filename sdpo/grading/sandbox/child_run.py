@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sdpo.records import GradeStatus
@@ -28,10 +29,37 @@ FLOOD_BYTES = 16 << 20  # dropped output beyond which a run is ended
 CHUNK = 1 << 16
 
 
+class Poller:
+    """The descriptors of one run, or of the two runs of a judged test, which are served together."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._owners: dict[int, ChildRun] = {}
+        self.runs: list[ChildRun] = []
+
+    def add(self, fd: int, owner: ChildRun) -> None:
+        self._owners[fd] = owner
+        self._poll.register(fd, select.POLLIN)
+
+    def remove(self, fd: int) -> None:
+        del self._owners[fd]
+        self._poll.unregister(fd)
+
+    def want_write(self, fd: int, wanted: bool) -> None:
+        self._poll.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
+
+    def wait(self, seconds: float) -> None:
+        """Handles what is ready, after waiting at most so long."""
+        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000 + 1):
+            if fd in self._owners:
+                self._owners[fd].handle(fd)
+
+
 class ChildRun:
     """Use as a context manager; leaving it kills what still runs.
 
-    `stdout_cap`: bytes; one more ends the run (a program's answer), or is dropped when `drop_stdout`.
+    `stdout_cap`: bytes; one more ends the run (a program's answer), or is dropped when `drop_stdout`. `link`: a socket for the
+    process on the other side, as the channel where `own_channel` is off. Runs that share a `poller` end together.
     """
 
     def __init__(
@@ -47,6 +75,7 @@ class ChildRun:
         drop_stdout: bool,
         link: socket.socket | None = None,
         own_channel: bool = True,
+        poller: Poller | None = None,
     ) -> None:
         self.limits = limits
         self.hard_cpu = limits.hard_cpu(tests)
@@ -59,7 +88,8 @@ class ChildRun:
         self._dropped = 0
         self._exited = False
         self._fds: dict[int, str] = {}
-        self._poll = select.poll()
+        self._poller = poller or Poller()
+        self._poller.runs.append(self)
         self._cpu_start = 0.0
         self._inbox_cap = CHUNK
         self._submit(server, kind, payload, stdin, link, own_channel)
@@ -105,10 +135,10 @@ class ChildRun:
 
     def _watch(self, fd: int, name: str) -> None:
         self._fds[fd] = name
-        self._poll.register(fd, select.POLLIN)
+        self._poller.add(fd, self)
 
     def _forget(self, fd: int) -> None:
-        self._poll.unregister(fd)
+        self._poller.remove(fd)
         name = self._fds.pop(fd)
         if name in ("stdout", "stderr"):
             os.close(fd)
@@ -189,6 +219,10 @@ class ChildRun:
         if self.ending is None:
             self.ending = Ending(status, detail)
 
+    def settle(self, seconds: float = 2.0) -> None:
+        """Waits a moment for a process that is about to end by itself."""
+        self._run_until(lambda: self._exited, time.monotonic() + seconds)
+
     def reap(self) -> None:
         """Kills what still runs and waits until nothing is left of it."""
         if self._exited:
@@ -198,14 +232,14 @@ class ChildRun:
         while not self._exited:
             if time.monotonic() > deadline:
                 raise SandboxFault("the fork server does not end a run")
-            for fd, _ in self._poll.poll(1000):
-                self._handle(fd)
+            self._poller.wait(1.0)
 
     # the loop
 
     def start_clock(self) -> None:
-        self._cpu_start = self.cpu_used()
         self._wall_start = time.monotonic()
+        for run in self._poller.runs:
+            run._cpu_start = run.cpu_used()
 
     def cpu_used(self) -> float:
         """CPU seconds of the child's whole life, from the kernel's per-process clock; 0.0 once it is gone."""
@@ -216,7 +250,9 @@ class ChildRun:
         except OSError:
             return 0.0
 
-    def _run_until(self, done: Any, deadline: float | None, cpu_s: float = 0.0) -> None:
+    def _run_until(self, done: Callable[[], bool], deadline: float | None, cpu_s: float = 0.0) -> None:
+        """Serves descriptors until `done`, an end of this run, or a limit: `deadline` (monotonic; returns), else `cpu_s` of CPU
+        time of any run of the poller, or three times that and two seconds of wall time (ends the run)."""
         wall = deadline if deadline is not None else self._wall_start + 3 * cpu_s + 2
         check = wall if deadline is not None else self._wall_start + cpu_s
         while self.ending is None and not done():
@@ -224,19 +260,18 @@ class ChildRun:
             if now >= check:
                 if deadline is not None:
                     return
-                left = cpu_s - max(0.0, self.cpu_used() - self._cpu_start)
-                if left <= 0 or now >= wall:
+                used = max(max(0.0, run.cpu_used() - run._cpu_start) for run in self._poller.runs)
+                if used >= cpu_s or now >= wall:
                     self.end(GradeStatus.TIMEOUT, f"{cpu_s:g} s")
                     break
-                check = min(wall, now + max(left, 0.002))
+                check = min(wall, now + max(cpu_s - used, 0.002))
             if self.outbox:
                 self._send()
-            for fd, _ in self._poll.poll(max(0.0, check - now) * 1000 + 1):
-                self._handle(fd)
+            self._poller.wait(check - now)
         if self.ending is not None:
             self.reap()
 
-    def _handle(self, fd: int) -> None:
+    def handle(self, fd: int) -> None:
         name = self._fds.get(fd)
         if name == "run":
             self._run_message(fd)
@@ -253,9 +288,9 @@ class ChildRun:
         try:
             while self.outbox:
                 del self.outbox[: self.channel.send(self.outbox)]
-            self._poll.modify(self.channel, select.POLLIN)
+            self._poller.want_write(self.channel.fileno(), False)
         except BlockingIOError:
-            self._poll.modify(self.channel, select.POLLIN | select.POLLOUT)
+            self._poller.want_write(self.channel.fileno(), True)
         except OSError:
             self.outbox.clear()  # the other side hung up; its end says why
 
@@ -319,7 +354,7 @@ class ChildRun:
         elif kind == b"E":
             raise SandboxFault(message[1:].decode(errors="replace"))
         else:
-            raise SandboxFault("the fork server died" if not message else "the run ended before its walls were up")
+            raise SandboxFault("the fork server died" if not message else f"the run ended before its walls were up: {message!r}")
 
     def _last_output(self) -> None:
         for name in ("stdout", "stderr", "channel"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import random
 import threading
 import time
@@ -14,6 +15,7 @@ from .inside.plan import Features, Plan
 from .outcome import SandboxFault
 from .server import Server
 
+logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 RUNS_PER_SERVER = 12
 RETRY_SECONDS = 0.05  # first pause; doubled each time, with jitter
@@ -94,6 +96,8 @@ class ServerPool:
     def _remove(self, flavor: str, server: Server) -> None:
         self._servers[flavor].remove(server)
         self.counters["servers_died"] += 1
+        words = server.last_words()
+        logger.warning("a fork server died: %s", words or "killed from outside")
         server.kill()
 
     def retire(self, flavor: str, server: Server) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 from sdpo.records import GradeStatus
 
+from .assert_code import prepare
+from .assert_run import judged_run
 from .child_run import ChildRun
 from .environment import build_plan
 from .inside.frames import FrameError, decode, encode
 from .inside.plan import Features
 from .limits import Limits
-from .outcome import Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 from .pool import ServerPool
 from .server import Server
 
@@ -133,6 +135,12 @@ class Sandbox:
             run.end(GradeStatus.OK, "done")
             run.reap()
         return outcomes
+
+    def run_assert(self, source: str, code: str, entry_point: str | None, limits: Limits) -> AssertOutcome:
+        """Runs a test file against a solution, each in a process of its own. Raises SandboxFault."""
+        payload = prepare(code, entry_point)
+        wanted = NUMPY if flavor(source) == NUMPY or flavor(code) == NUMPY else PLAIN
+        return self.pool.run(wanted, lambda server: judged_run(server, to_bytes(source), payload, limits))
 
     def _one_call(self, run: ChildRun, name: str, arguments: Sequence[Any], cap: int) -> FunctionOutcome:
         start = time.monotonic()

@@ -221,11 +221,11 @@ def write_frame(fd: int, message: Any) -> None:
 
 def read_frame(fd: int) -> Any:
     """Blocking; for the inside. EOFError when the other side is gone."""
-    (length,) = LENGTH.unpack(_read_exactly(fd, 4))
-    return unpack(_read_exactly(fd, length))
+    (length,) = LENGTH.unpack(read_exactly(fd, 4))
+    return unpack(read_exactly(fd, length))
 
 
-def _read_exactly(fd: int, count: int) -> bytes:
+def read_exactly(fd: int, count: int) -> bytes:
     parts = []
     while count:
         part = os.read(fd, min(count, 1 << 20))

@@ -16,9 +16,10 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from dataclasses import dataclass
 
-from . import detect, kernel, namespaces, program, solver
+from . import detect, judge, kernel, namespaces, program, remote_solver, solver
 from .plan import Features, Plan
 from .walls import Walls, high_fd
 
@@ -28,7 +29,7 @@ datetime decimal enum errno fractions functools gc hashlib heapq importlib inspe
 numbers operator os pprint queue random re reprlib resource secrets select signal socket stat statistics string struct sys
 textwrap threading time timeit token tokenize traceback types typing unicodedata unittest.mock unittest uuid warnings weakref zlib
 """.split()
-MAINS = {"program": program.main, "solver": solver.main}
+MAINS = {"program": program.main, "solver": solver.main, "remote": remote_solver.main, "judge": judge.main}
 STATUS_TEXT_LIMIT = 2000
 
 
@@ -37,6 +38,7 @@ class Run:
     pid: int
     slot: int
     socket: socket.socket
+    watched: bool = True
 
 
 class Server:
@@ -59,15 +61,15 @@ class Server:
     def serve(self) -> None:
         parent = os.getppid()
         while os.getppid() == parent:
-            for fd, _ in self.poll.poll(5.0):
-                if fd == self.control.fileno():
-                    if not self._accept():
-                        return
-                elif fd == self.wake_read:
-                    os.read(self.wake_read, 4096)
-                    self._reap()
-                elif fd in self.by_socket:
+            ready = [fd for fd, _ in self.poll.poll(5.0)]
+            for fd in ready:  # first, while the numbers still mean what they meant to poll()
+                if fd in self.by_socket:
                     self._kill(self.by_socket[fd])
+            if self.wake_read in ready:
+                os.read(self.wake_read, 4096)
+                self._reap()
+            if self.control.fileno() in ready and not self._accept():
+                return
 
     def _accept(self) -> bool:
         message, ancillary, _, _ = self.control.recvmsg(65536, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
@@ -107,8 +109,14 @@ class Server:
         self.poll.register(run_socket.fileno(), select.EPOLLRDHUP)
 
     def _kill(self, run: Run) -> None:
-        self.poll.unregister(run.socket.fileno())
+        self._unwatch(run)
         os.kill(run.pid, signal.SIGKILL)
+
+    def _unwatch(self, run: Run) -> None:
+        """Explicitly: closing is not enough while a child that is just starting holds a copy of the descriptor."""
+        if run.watched:
+            run.watched = False
+            self.poll.unregister(run.socket.fileno())
 
     def _reap(self) -> None:
         while self.runs:
@@ -120,6 +128,7 @@ class Server:
                 continue
             del self.by_socket[run.socket.fileno()]
             self.slots.append(run.slot)
+            self._unwatch(run)
             send(run.socket, b"X" + json.dumps([status, usage.ru_utime, usage.ru_stime, usage.ru_maxrss]).encode())
             run.socket.close()
 
@@ -210,5 +219,6 @@ def main() -> None:
     try:
         start(control, plan)
     except OSError as error:
+        traceback.print_exc()  # kept in a file that the grader reads when the server dies
         control.send(json.dumps({"error": str(error)}).encode())
     os._exit(0)

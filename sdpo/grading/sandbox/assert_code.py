@@ -1,0 +1,112 @@
+"""Prepares test code for the judge: finds the names it takes from the solution and rewrites its asserts so that a failure says
+what was compared. Done once per problem, in the grader; the compiled code travels to the judge."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import marshal
+from typing import Any
+
+from .inside.judge import FILE
+
+SOLUTION_MODULES = ("solution", "main")
+MAX_STATEMENT = 400
+
+
+@functools.lru_cache(maxsize=4096)
+def prepare(code: str, entry_point: str | None) -> bytes:
+    """Marshalled payload of the judge. SyntaxError when the tests are not Python (found at data load)."""
+    tree = ast.parse(code, FILE)
+    names = solution_names(tree, entry_point)
+    has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
+    statements = {node.lineno: text_of(node) for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_simple(node)}
+    rewritten = ast.fix_missing_locations(Rewriter().visit(tree))
+    payload: dict[str, Any] = {
+        "code": compile(rewritten, FILE, "exec", dont_inherit=True),
+        "names": names,
+        "entry_point": entry_point,
+        "has_check": has_check,
+        "statements": statements,
+    }
+    return marshal.dumps(payload)
+
+
+def is_simple(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.Assert, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Delete))
+
+
+def text_of(node: ast.stmt) -> str:
+    """One line of source, without the assert's message."""
+    if isinstance(node, ast.Assert):
+        node = ast.Assert(node.test, None)
+    return ast.unparse(node)[:MAX_STATEMENT]
+
+
+def solution_names(tree: ast.Module, entry_point: str | None) -> list[str]:
+    """Names the tests use and do not define. Built-in names only where the tests import them from the solution."""
+    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    imported: set[str] = set()
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in SOLUTION_MODULES:
+            imported |= {alias.name for alias in node.names if alias.name != "*"}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in SOLUTION_MODULES:
+            imported.add(node.attr)
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            bound.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        else:
+            bound |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names = (loaded - bound - set(dir(builtins))) | imported
+    return sorted(names | ({entry_point} if entry_point else set()))
+
+
+class Rewriter(ast.NodeTransformer):
+    """`assert left == right` becomes two temporaries and a call of the judge.
+
+    A failed assert that stands directly in the module, in check() or in a test function is recorded and the next one still runs;
+    deeper ones raise, because the code around them relies on that.
+    """
+
+    def __init__(self) -> None:
+        self.flat = True
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._body(node, node.name == "check" or node.name.startswith("test"))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._body(node, False)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._body(node, False)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.For, ast.While, ast.If, ast.With, ast.Try)):
+            return self._body(node, False)
+        return super().generic_visit(node)
+
+    def _body(self, node: Any, flat: bool) -> ast.AST:
+        before, self.flat = self.flat, flat and self.flat
+        node = super().generic_visit(node)
+        self.flat = before
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        statement = ast.Constant(text_of(node))
+        stop = ast.Constant(not self.flat)
+        judge = ast.Name("__sdpo__", ast.Load())
+        enter = ast.Expr(ast.Call(ast.Attribute(judge, "enter", ast.Load()), [], []))
+        lines: list[ast.stmt] = [enter]
+        test, sides = node.test, []
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            for name, value in (("__sdpo_left__", test.left), ("__sdpo_right__", test.comparators[0])):
+                lines.append(ast.Assign([ast.Name(name, ast.Store())], value))
+                sides.append(ast.Name(name, ast.Load()))
+            test = ast.Compare(sides[0], test.ops, [sides[1]])
+        call = ast.Call(ast.Attribute(judge, "check", ast.Load()), [test, statement, stop, *sides], [])
+        lines.append(ast.Expr(call))
+        return [ast.copy_location(line, node) for line in lines]

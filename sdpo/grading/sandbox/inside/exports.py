@@ -1,0 +1,78 @@
+"""Objects that stay where they are and are spoken to by number. Both sides of a link keep one such table."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import operator
+import types
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+
+# Exact types that travel as values; everything else stays and is referred to.
+VALUES = (
+    set, frozenset, bytes, bytearray, complex, collections.deque, collections.Counter, collections.OrderedDict,
+    collections.defaultdict, Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
+)  # fmt: skip
+PLAIN_BASES = (str, int, float, tuple, list, dict, set, frozenset, bytes)
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name)
+    for name in (
+        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index"
+        " lt le gt ge eq ne contains getitem setitem delitem"
+    ).split()
+}
+OPERATIONS |= {
+    "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash, "int": int, "float": float,
+    "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance, "divmod": divmod, "round": round,
+    "enter": lambda o: o.__enter__(), "exit": lambda o, *a: o.__exit__(*a), "reversed": reversed, "issubclass": issubclass,
+}  # fmt: skip
+
+
+class Exports:
+    """Numbers for objects; the same object keeps its number, and stays alive."""
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Any) -> int:
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return self._numbers[id(value)]
+
+
+def is_value(value: Any) -> bool:
+    kind = type(value)
+    if kind in VALUES or kind is range:
+        return True
+    module = type.__getattribute__(kind, "__module__")
+    return type(module) is str and module.split(".")[0] == "numpy"
+
+
+def kind_of(value: Any) -> str:
+    """class, error (an exception class), call (any other callable), iter, or object."""
+    if isinstance(value, type):
+        return "error" if issubclass(value, BaseException) else "class"
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return "call"
+    return "iter" if hasattr(type(value), "__next__") else "object"
+
+
+def name_of(value: Any) -> str:
+    name = getattr(value, "__name__", None)
+    return name[:80] if type(name) is str else type.__getattribute__(type(value), "__name__")[:80]
+
+
+def error_base(kind: type) -> str:
+    """The nearest built-in exception class."""
+    for base in type.mro(kind):
+        if base.__module__ == "builtins" and base.__name__ != "object":
+            return base.__name__
+    return "Exception"
+
+

@@ -1,0 +1,165 @@
+"""The tests' side of an assert test: runs the test code against proxies of the solution and reports every assert.
+
+The code was parsed, rewritten and compiled in the grader; here it only runs. A rewritten assert calls `check(index, ...)`.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import types
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from . import stage, test_tools
+from .frames import FrameError, describe, write_frame
+from .proxies import JudgeSide, SolutionLoadError
+
+FILE = "tests.py"
+MAX_CASES = 200
+MAX_TEXT = 300
+
+
+def main(request: dict) -> Callable[[], None]:
+    return run
+
+
+def run() -> None:
+    size = os.fstat(stage.PAYLOAD).st_size
+    payload = marshal.loads(os.pread(stage.PAYLOAD, size, 0))
+    os.close(stage.PAYLOAD)
+    stage.set_streams()
+    judge = Judge(payload, JudgeSide(stage.LINK))
+    report: dict[str, Any] = {}
+    try:
+        judge.run()
+    except SolutionLoadError as error:
+        report["load_error"] = error.fault
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        report["gone"] = True
+    except FrameError as error:
+        report["protocol"] = str(error)
+    report |= {"cases": judge.cases, "passed": judge.passed, "weak": judge.side.weak[:5]}
+    write_frame(stage.CHANNEL, report)
+    os._exit(0)
+
+
+class Failure(AssertionError):
+    """An assert that did not hold; already recorded."""
+
+
+class Judge:
+    def __init__(self, payload: dict[str, Any], side: JudgeSide) -> None:
+        self.payload = payload
+        self.side = side
+        self.passed = 0
+        self.cases: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        names = self.side.import_names(self.payload["names"])
+        entry = self.payload["entry_point"]
+        if entry and entry not in names:
+            return self.record({"missing": entry})
+        module = stage.new_module("tests", FILE)
+        sys.modules["solution"] = sys.modules["main"] = solution = types.ModuleType("solution")
+        vars(solution).update(names)
+        sys.modules["pytest"] = test_tools.make_pytest()
+        # A name of the solution never replaces a built-in function: `all` or `len` would decide the asserts. The function under
+        # test is the one exception, because the row names it.
+        builtin_names = vars(sys.modules["builtins"])
+        vars(module).update({name: value for name, value in names.items() if name not in builtin_names or name == entry})
+        if entry:
+            vars(module).setdefault("candidate", names[entry])
+        vars(module)["__sdpo__"] = self
+        self.guarded(exec, self.payload["code"], vars(module))
+        self.run_functions(module, names.get(entry))
+        self.run_unittest(module)
+
+    def run_functions(self, module: types.ModuleType, candidate: Any) -> None:
+        check = vars(module).get("check")
+        if self.payload["has_check"] and callable(check):
+            self.guarded(check, candidate)
+        for name, value in list(vars(module).items()):
+            if name.startswith("test") and isinstance(value, types.FunctionType) and value.__module__ == "tests":
+                for arguments in test_tools.parametrizations(value, vars(module)):
+                    self.guarded(value, *arguments)
+
+    def run_unittest(self, module: types.ModuleType) -> None:
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == "tests":
+                for method in unittest.defaultTestLoader.getTestCaseNames(value):
+                    self.guarded(self.run_method, value, method)
+
+    def run_method(self, kind: type[unittest.TestCase], method: str) -> None:
+        case = kind(method)
+        kind.setUpClass()
+        try:
+            case.setUp()
+            try:
+                getattr(case, method)()
+            finally:
+                case.tearDown()
+        finally:
+            case.doCleanups()
+            kind.tearDownClass()
+        self.passed += 1
+
+    def guarded(self, action: Callable[..., Any], *args: Any) -> None:
+        """Runs a piece of the tests; what it raises becomes a case."""
+        try:
+            action(*args)
+        except (SolutionLoadError, FrameError, EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Failure:
+            pass
+        except unittest.SkipTest:
+            pass
+        except BaseException as error:  # the tests' or the solution's: both are verdicts on the solution
+            self.record(self.describe_error(error))
+        finally:
+            self.side.in_assert = False
+
+    def describe_error(self, error: BaseException) -> dict[str, Any]:
+        fault = getattr(error, "solution_fault", None)
+        line = self.line_of(error)
+        if fault is not None:
+            return {"fault": fault, "statement": line}
+        text = describe(error) if not isinstance(error, AssertionError) else str(error)[:MAX_TEXT]
+        if isinstance(error, AssertionError):
+            return {"statement": line, "message": text}
+        return {"statement": line, "error": f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"}
+
+    def line_of(self, error: BaseException) -> str:
+        """The statement of the tests that was running."""
+        statement = ""
+        traceback = error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == FILE:
+                statement = self.payload["statements"].get(traceback.tb_lineno, statement)
+            traceback = traceback.tb_next
+        return statement
+
+    def record(self, case: dict[str, Any]) -> None:
+        if len(self.cases) < MAX_CASES:
+            self.cases.append(case)
+
+    # called by the rewritten asserts
+
+    def enter(self) -> None:
+        self.side.in_assert = True
+
+    def check(self, holds: Any, statement: str, stop: bool, *sides: Any) -> None:
+        """One assert. `sides`: the two operands of a comparison. `stop`: raise, because the code after it relies on it."""
+        ok = bool(holds)
+        self.side.in_assert = False
+        if ok:
+            self.passed += 1
+            return
+        case = {"statement": statement, "failed": True}
+        if sides:
+            case["left"], case["right"] = (describe(value, MAX_TEXT) for value in sides)
+        self.record(case)
+        if stop:
+            raise Failure(statement)

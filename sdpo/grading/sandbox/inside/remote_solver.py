@@ -1,0 +1,181 @@
+"""The solution's side of an assert test: answers the judge's questions about the names that the tests use. The tests and the
+expected values are in another process."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import faults, stage
+from .exports import OPERATIONS, PLAIN_BASES, Exports, error_base, is_value, kind_of, name_of
+from .frames import FrameError, decode, encode
+from .link import Link
+from .solver import load
+
+MUTABLE = (list, dict, set, bytearray)
+
+
+def main(request: dict) -> Callable[[], None]:
+    return run
+
+
+def run() -> None:
+    source = stage.read_payload()
+    stage.set_streams()
+    module = stage.new_module("solution")
+    faults.load_source(source)
+    side = SolverSide(module)
+    side.loaded = load(source, module)
+    try:
+        side.link.serve()
+    except (EOFError, OSError, FrameError):
+        stage.finish(0)
+
+
+class SolverSide:
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+        self.exports = Exports()
+        self.link = Link(stage.CHANNEL, self.answer)
+        self.loaded: dict[str, Any] = {}
+
+    def answer(self, question: dict) -> dict:
+        try:
+            if question["op"] == "names":
+                return self.names(question["names"])
+            return self.apply(question)
+        except BaseException as error:  # foreign code may raise anything; all of it travels as data
+            return {"exc": self.describe_error(error)}
+
+    def names(self, wanted: list[str]) -> dict:
+        if "error" in self.loaded:
+            return {"load_error": self.loaded["error"]}
+        found = {name: self.encode(vars(self.module)[name]) for name in wanted if name in vars(self.module)}
+        return {"names": found}
+
+    def apply(self, question: dict) -> dict:
+        operation = question["op"]
+        raw = question["args"]
+        args = [self.decode(item) for item in raw]
+        if operation == "call":
+            keywords = {name: self.decode(item) for name, item in question.get("kwargs", {}).items()}
+            result = args[0](*args[1:], **keywords)
+        else:
+            result = OPERATIONS[operation](*args)
+        stage.flush()
+        answer: dict[str, Any] = {"ok": self.encode(result)}
+        changed = [[i, self.encode(arg)] for i, arg in enumerate(args) if isinstance(arg, MUTABLE)]
+        changed = [[i, data] for i, data in changed if data != raw[i]]
+        if changed:
+            answer["changed"] = changed
+        return answer
+
+    def encode(self, value: Any) -> Any:
+        return encode(value, self.refer)
+
+    def refer(self, value: Any) -> Any:
+        """A reference for what does not travel; subclasses of built-in types send their plain content along."""
+        if type(value) is range:
+            return {"range": [value.start, value.stop, value.step]}
+        if isinstance(value, JudgeObject):
+            return {"yours": object.__getattribute__(value, "_number")}
+        if is_value(value):
+            return None
+        body = [self.exports.number(value), kind_of(value), name_of(value)]
+        if isinstance(value, type) and issubclass(value, BaseException):
+            body.append(error_base(value))
+        elif isinstance(value, PLAIN_BASES):
+            body.append(encode(value))
+        return {"ref": body}
+
+    def decode(self, data: Any) -> Any:
+        return decode(data, numpy_array, self.resolve)
+
+    def resolve(self, tag: str, body: Any) -> Any:
+        if tag == "yours":
+            return self.exports.objects[body]
+        if tag == "range":
+            return range(*body)
+        if tag == "ref":
+            number, kind, name = body[:3]
+            return judge_function(self, number, name) if kind == "call" else JudgeObject(self, number)
+        raise FrameError(f"unknown tag {tag!r:.20}")
+
+    def ask_judge(self, operation: str, args: list, kwargs: dict | None = None) -> Any:
+        question = {"op": operation, "args": [self.encode(a) for a in args]}
+        if kwargs:
+            question["kwargs"] = {name: self.encode(value) for name, value in kwargs.items()}
+        answer = self.link.ask(question)
+        if "exc" in answer:
+            kind = getattr(sys.modules["builtins"], str(answer["exc"].get("base")), RuntimeError)
+            raise kind(answer["exc"].get("message", ""))
+        return self.decode(answer["ok"])
+
+    def describe_error(self, error: BaseException) -> dict:
+        data = faults.fault(error)
+        kind = type(error)
+        data["base"] = error_base(kind)
+        if kind.__module__ != "builtins":
+            data["class"] = self.exports.number(kind)
+        return data
+
+
+def judge_function(side: SolverSide, number: int, name: str) -> Callable[..., Any]:
+    """A function of the tests, e.g. a key or a predicate that they pass in."""
+
+    def callback(*args: Any, **kwargs: Any) -> Any:
+        return side.ask_judge("call", [JudgeObject(side, number), *args], kwargs)
+
+    callback.__name__ = callback.__qualname__ = name
+    return callback
+
+
+class JudgeObject:
+    """An object of the tests, seen from the solution. The judge answers only public attributes and a few operators."""
+
+    def __init__(self, side: SolverSide, number: int) -> None:
+        object.__setattr__(self, "_side", side)
+        object.__setattr__(self, "_number", number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, "_side").ask_judge("getattr", [self, name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "_side").ask_judge("setattr", [self, name, value])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return object.__getattribute__(self, "_side").ask_judge("call", [self, *args], kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JudgeObject) and _number(other) == _number(self)
+
+    def __hash__(self) -> int:
+        return hash(("judge", _number(self)))
+
+
+def _number(remote: JudgeObject) -> int:
+    return object.__getattribute__(remote, "_number")
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def method(self: JudgeObject, *args: Any) -> Any:
+        return object.__getattribute__(self, "_side").ask_judge(name, [self, *args])
+
+    return method
+
+
+for _dunder, _name in (
+    ("__len__", "len"), ("__iter__", "iter"), ("__next__", "next"), ("__getitem__", "getitem"), ("__setitem__", "setitem"),
+    ("__bool__", "bool"), ("__str__", "str"), ("__repr__", "repr"), ("__contains__", "contains"),
+):  # fmt: skip
+    setattr(JudgeObject, _dunder, _operator(_name))
+
+
+def numpy_array(dtype: str, nested: Any) -> Any:
+    import numpy
+
+    return numpy.array(nested, dtype=dtype)

@@ -1,0 +1,134 @@
+"""A small stand-in for the parts of pytest that test files of code data sets use: raises, approx, fail, skip, mark.parametrize.
+The real one is not among a run's packages."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import types
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+
+class Raises:
+    """`with raises(ValueError, match="..."):` and `raises(ValueError, f, 1)`."""
+
+    def __init__(self, expected: Any, match: str | None = None) -> None:
+        self.expected = expected
+        self.match = match
+        self.value: BaseException | None = None
+
+    def __enter__(self) -> Raises:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if error is None:
+            raise AssertionError(f"did not raise {getattr(self.expected, '__name__', self.expected)}")
+        if not isinstance(error, self.expected):
+            return False
+        if self.match is not None and not re.search(self.match, str(error)):
+            raise AssertionError(f"the message {str(error)!r} does not match {self.match!r}")
+        self.value = error
+        return True
+
+
+class Approx:
+    """Equal within a relative and an absolute tolerance, element by element."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:
+        self.expected, self.rel, self.abs = expected, rel, abs
+
+    def __eq__(self, other: object) -> bool:
+        return self._near(other, self.expected)
+
+    def _near(self, got: Any, expected: Any) -> bool:
+        if isinstance(expected, dict):
+            return isinstance(got, dict) and got.keys() == expected.keys() and all(self._near(got[k], v) for k, v in expected.items())
+        if isinstance(expected, (list, tuple)):
+            return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(self._near, got, expected))
+        if isinstance(expected, bool) or not isinstance(expected, (int, float)) or not isinstance(got, (int, float)):
+            return bool(got == expected)
+        if self.rel is None and self.abs is not None:
+            return math.isclose(got, expected, rel_tol=0.0, abs_tol=self.abs)
+        return math.isclose(got, expected, rel_tol=1e-6 if self.rel is None else self.rel, abs_tol=1e-12 if self.abs is None else self.abs)
+
+    def __repr__(self) -> str:
+        return f"approx({self.expected!r})"
+
+
+class Mark:
+    """`mark.parametrize` fills `parametrizations`; every other mark leaves the function as it is."""
+
+    def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
+        count = len(names.split(",")) if isinstance(names, str) else len(names)
+        rows = [tuple(row) if count > 1 else (row,) for row in values]
+
+        def decorate(function: Any) -> Any:
+            function.sdpo_rows = [rows, *getattr(function, "sdpo_rows", [])]
+            function.sdpo_names = [*split_names(names), *getattr(function, "sdpo_names", [])]
+            return function
+
+        return decorate
+
+    def __getattr__(self, name: str) -> Any:
+        def mark(*args: Any, **_: Any) -> Any:
+            return args[0] if len(args) == 1 and callable(args[0]) else lambda function: function
+
+        return mark
+
+
+def split_names(names: Any) -> list[str]:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+
+
+def parametrizations(function: types.FunctionType, scope: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The argument lists to call a test function with; parameters without a mark are fixtures of the same file."""
+    code = function.__code__
+    wanted = code.co_varnames[: code.co_argcount]
+    names = getattr(function, "sdpo_names", [])
+    for rows in itertools.product(*getattr(function, "sdpo_rows", [])):
+        given = dict(zip(names, itertools.chain(*rows), strict=True))
+        yield tuple(given[name] if name in given else fixture_value(name, scope) for name in wanted)
+
+
+def fixture_value(name: str, scope: dict[str, Any]) -> Any:
+    maker = scope.get(name)
+    if not hasattr(maker, "sdpo_fixture"):
+        raise NameError(f"the tests use the fixture {name!r}, which this file does not define")
+    code = maker.__code__
+    value = maker(*[fixture_value(inner, scope) for inner in code.co_varnames[: code.co_argcount]])
+    return next(value) if isinstance(value, types.GeneratorType) else value
+
+
+def fixture(function: Any = None, **_: Any) -> Any:
+    if function is None:
+        return fixture
+    function.sdpo_fixture = True
+    return function
+
+
+def raises(expected: Any, *call: Any, match: str | None = None, **kwargs: Any) -> Any:
+    if not call:
+        return Raises(expected, match)
+    with Raises(expected, match) as context:
+        call[0](*call[1:], **kwargs)
+    return context
+
+
+def fail(reason: str = "") -> None:
+    raise AssertionError(reason)
+
+
+def skip(reason: str = "") -> None:
+    raise unittest.SkipTest(reason)
+
+
+def make_pytest() -> types.ModuleType:
+    module = types.ModuleType("pytest")
+    vars(module).update(raises=raises, approx=Approx, fail=fail, skip=skip, fixture=fixture, mark=Mark(), main=lambda *_: 0)
+    vars(module)["param"] = lambda *values, **_: values if len(values) > 1 else values[0]
+    return module
