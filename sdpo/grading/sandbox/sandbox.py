@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sdpo.errors import SandboxUnavailable
 from sdpo.records import GradeStatus
 
 from .assert_code import prepare
@@ -15,13 +18,18 @@ from .assert_run import judged_run
 from .child_run import ChildRun
 from .environment import build_plan
 from .inside.frames import FrameError, decode, encode
-from .inside.plan import Features
+from .inside.plan import LEVELS, Features
 from .limits import Limits
-from .outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
-from .pool import ServerPool
+from .outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .pool import RUNS_PER_SERVER, ServerPool
+from .report import SandboxReport
+from .self_test import Check, self_test
 from .server import Server
 
+logger = logging.getLogger(__name__)
+
 PLAIN, NUMPY = "plain", "numpy"
+SLOTS = 2 * RUNS_PER_SERVER + 4  # a judged test takes two; a run that was just ended keeps its slot for a moment
 NUMPY_MENTIONED = re.compile(r"\bnumpy\b")
 FRAME_ALLOWANCE = 64 << 10  # bytes of an answer beyond four times the expected value
 Accept = Callable[[int, FunctionOutcome], bool]
@@ -35,6 +43,7 @@ class SandboxOptions:
     concurrency: int = 8  # runs at once
     retries: int = 2  # of a fault of the sandbox itself
     packages: tuple[str, ...] = ("numpy",)  # third-party packages that programs may import
+    allow_unsafe: bool = False  # run without isolation where none can be made
 
 
 class Sandbox:
@@ -42,13 +51,44 @@ class Sandbox:
 
     def __init__(self, options: SandboxOptions = SandboxOptions()) -> None:
         self.options = options
+        self.report = self._start()
+        logger.log(logging.WARNING if self.report.unsafe else logging.INFO, self.report.line())
+
+    def _start(self) -> SandboxReport:
+        """The strongest level whose self-test stops every probe."""
+        failures = []
+        for ceiling in LEVELS[LEVELS.index(self.options.ceiling) : -1]:
+            if failures and LEVELS.index(failures[-1].level) >= LEVELS.index(ceiling):
+                continue  # that level, or a weaker one, was just found wanting
+            report = self._open(ceiling)
+            if report.level != "L0" and report.sound:
+                return report
+            failures.append(report)
+            self.pool.close()
+            if report.level == "L0":
+                break
+        if not self.options.allow_unsafe:
+            raise SandboxUnavailable(
+                f"no isolation level works on this machine: {failures[-1].line() if failures else 'none was tried'}; "
+                "use another machine or container, or set grading.allow_unsafe=true to run model-written code unprotected"
+            )
+        return dataclasses.replace(self._open("L0"), unsafe=True)
+
+    def _open(self, ceiling: str) -> SandboxReport:
+        options = self.options
+        numpy = [name for name in ("numpy",) if name in options.packages]
         plans = {
-            PLAIN: build_plan(options.ceiling, 16, options.packages, []),
-            NUMPY: build_plan(options.ceiling, 16, options.packages, [p for p in ("numpy",) if p in options.packages]),
+            PLAIN: build_plan(ceiling, SLOTS, options.packages, []),
+            NUMPY: build_plan(ceiling, SLOTS, options.packages, numpy),
         }
         self.pool = ServerPool(plans, options.concurrency, options.retries)
         self.features: Features = self.pool.run(PLAIN, lambda server: server.features)
         self.pool.fix_features(self.features)
+        try:
+            checks = self_test(self) if ceiling != "L0" else []
+        except SandboxFault as error:
+            checks = [Check("a run", False, str(error))]
+        return SandboxReport(self.features, tuple(checks))
 
     @property
     def level(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from . import kernel, landlock, namespaces, seccomp
 from .plan import Features, Plan
-from .walls import Walls
+from .walls import Walls, make_ruleset
 
 CAP_SETUID, CAP_SETGID, CAP_SYS_ADMIN = 7, 6, 21
 
@@ -35,7 +35,7 @@ def attempt(action: Callable[[], None]) -> str:
     answer = os.read(read, 500).decode()
     os.close(read)
     os.waitpid(child, 0)
-    return "" if answer == "+" else answer or "killed"
+    return "" if answer == "+" else answer.removeprefix("[Errno 1] ") or "killed"
 
 
 def capabilities() -> int:
@@ -47,8 +47,10 @@ def capabilities() -> int:
 
 
 def find(plan: Plan, proc_fd: int) -> Features:
-    """The best features up to the plan's ceiling."""
+    """The best features up to the plan's ceiling; L0 is no walls at all."""
     features = Features()
+    if plan.ceiling == "L0":
+        return features
     caps = capabilities()
     features.seccomp = _works(features, "seccomp", _try_seccomp)
     if plan.ceiling != "L1":
@@ -57,6 +59,8 @@ def find(plan: Plan, proc_fd: int) -> Features:
         _find_namespaces(features, plan, proc_fd, bool(caps >> CAP_SYS_ADMIN & 1))
     if not features.namespaces and plan.uid_base and caps >> CAP_SETUID & 1 and caps >> CAP_SETGID & 1:
         features.slot_uids = _works(features, "user id per run", lambda: os.setresuid(*[plan.uid_base + 1] * 3))
+    paths = features.mounts or features.landlock > 0
+    features.readable = paths and not attempt(lambda: rehearse(plan, features, proc_fd, read=True))
     if plan.ceiling == "L1":
         features.refused.setdefault("landlock", "not tried: level capped at L1")
     if plan.ceiling in ("L2", "L1"):
@@ -118,23 +122,32 @@ def _find_namespaces(features: Features, plan: Plan, proc_fd: int, admin: bool) 
                 features.refused.setdefault(name if user != "range" else "user id range", text)
 
 
-def rehearse(plan: Plan, features: Features, proc_fd: int) -> None:
-    """The whole way of a run: namespaces, server process, child with its walls. OSError where it stops."""
-    namespaces.enter(plan, features.user, features.mounts, proc_fd)
+def rehearse(plan: Plan, features: Features, proc_fd: int, read: bool = False) -> None:
+    """The whole way of a run: namespaces, server process, child with its walls. OSError where it stops. `read`: the child also
+    has to read a file of the interpreter."""
+    ruleset = -1 if features.mounts else make_ruleset(plan, features)
 
     def server() -> None:
-        walls = Walls(plan, features, proc_fd)
-        text = attempt(lambda: _child(walls))
-        if text:
-            raise OSError(1, text)
+        rules = make_ruleset(plan, features) if features.mounts else ruleset
+        walls = Walls(plan, features, proc_fd, rules)
+        fail_with(attempt(lambda: child(walls, os.getpid())))
 
-    text = attempt(server)
-    if text:
-        raise OSError(1, text)
+    def child(walls: Walls, server_pid: int) -> None:
+        if not features.namespaces:
+            return run(walls, server_pid)
+        kernel.unshare(kernel.CLONE_NEWPID)
+        fail_with(attempt(lambda: run(walls, 0)))
+
+    def run(walls: Walls, parent: int) -> None:
+        walls.confine(0, 5, 64, 1, 64, parent)
+        if read:
+            os.close(os.open(os.__file__, os.O_RDONLY))
+
+    if features.namespaces:
+        namespaces.enter(plan, features.user, features.mounts, proc_fd)
+    fail_with(attempt(server))
 
 
-def _child(walls: Walls) -> None:
-    kernel.unshare(kernel.CLONE_NEWPID)
-    text = attempt(lambda: walls.confine(0, 5, 64, 1, 64, 0))
+def fail_with(text: str) -> None:
     if text:
         raise OSError(1, text)

@@ -20,6 +20,7 @@ class Features:
     seccomp: bool = False
     slot_uids: bool = False  # every concurrent run has its own user id
     nested_user: bool = False  # every run has a user namespace of its own
+    readable: bool = True  # a run can read the interpreter's files; else the library is served from memory
     refused: dict[str, str] = field(default_factory=dict)
 
     @property

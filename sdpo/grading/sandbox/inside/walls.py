@@ -17,34 +17,17 @@ STACK_BYTES = 64 << 20
 
 
 class Walls:
-    """Prepared once in the server (after the namespaces are entered); `confine` runs in each child."""
+    """Prepared once in the server, in the namespaces; `confine` runs in each child. `ruleset`: see `make_ruleset`."""
 
-    def __init__(self, plan: Plan, features: Features, proc_fd: int) -> None:
+    def __init__(self, plan: Plan, features: Features, proc_fd: int, ruleset: int) -> None:
         self.plan = plan
         self.features = features
         self.proc_fd = proc_fd
         paths = features.mounts or features.landlock > 0
         self.filter = seccomp.build(seccomp.Policy(PID_PLACEHOLDER, paths)) if features.seccomp else b""
-        self.ruleset = self._landlock() if features.landlock else -1
+        self.ruleset = ruleset
         self.base_bytes = own_address_space(proc_fd)
         self._tasks = (0.0, 0)
-
-    def _landlock(self) -> int:
-        version = self.features.landlock
-        ruleset = high_fd(landlock.create(version))
-        if self.features.mounts:
-            landlock.allow(ruleset, "/", landlock.READ)
-            landlock.allow(ruleset, namespaces.SCRATCH_PARENT, landlock.all_rights(version) & ~landlock.EXECUTE)
-        else:
-            plan = self.plan
-            landlock.allow_all(ruleset, ((path, landlock.READ) for tree in plan.trees for path in visible(tree, plan.covers)))
-            landlock.allow_all(ruleset, ((path, landlock.READ) for path in plan.packages))
-            landlock.allow_all(ruleset, ((path, landlock.READ_DIR) for path in [*plan.package_roots, *plan.trees]))
-            landlock.allow(ruleset, plan.empty_directory, landlock.READ_DIR if plan.empty_directory != "/" else 0)
-        writable = landlock.READ_FILE | landlock.WRITE_FILE
-        landlock.allow_all(ruleset, ((path, writable) for path in namespaces.DEVICES[:2]))
-        landlock.allow_all(ruleset, ((path, landlock.READ_FILE) for path in namespaces.DEVICES[2:]))
-        return ruleset
 
     def confine(self, slot: int, cpu_seconds: int, memory_mb: int, scratch_mb: int, keep: int, server: int) -> None:
         """Everything but the filter (`seal`). `keep`: descriptors below this number stay open. `server`: expected parent, 0
@@ -114,6 +97,27 @@ class Walls:
         if self.features.slot_uids or self.features.nested_user or time.monotonic() - self._tasks[0] < 1.0:
             return
         self._tasks = (time.monotonic(), count_tasks(self.proc_fd, os.getuid()))
+
+
+def make_ruleset(plan: Plan, features: Features) -> int:
+    """The Landlock rules of every run; -1 where there is no Landlock. In a root of its own the tree is already minimal; without
+    one this has to be called before the namespaces are entered, because a mapped root may not reach the interpreter."""
+    version = features.landlock
+    if not version:
+        return -1
+    ruleset = high_fd(landlock.create(version))
+    if features.mounts:
+        landlock.allow(ruleset, "/", landlock.READ)
+        landlock.allow(ruleset, namespaces.SCRATCH_PARENT, landlock.all_rights(version) & ~landlock.EXECUTE)
+    else:
+        files = [path for tree in plan.trees for path in visible(tree, plan.covers)] + plan.packages
+        landlock.allow_all(ruleset, ((path, landlock.READ) for path in files))
+        landlock.allow_all(ruleset, ((path, landlock.READ_DIR) for path in [*plan.package_roots, *plan.trees]))
+        landlock.allow(ruleset, plan.empty_directory, landlock.READ_DIR if plan.empty_directory != "/" else 0)
+    writable = landlock.READ_FILE | landlock.WRITE_FILE
+    landlock.allow_all(ruleset, ((path, writable) for path in namespaces.DEVICES[:2]))
+    landlock.allow_all(ruleset, ((path, landlock.READ_FILE) for path in namespaces.DEVICES[2:]))
+    return ruleset
 
 
 def visible(tree: str, covers: list[str]) -> list[str]:

@@ -19,9 +19,9 @@ import sys
 import traceback
 from dataclasses import dataclass
 
-from . import detect, judge, kernel, namespaces, program, remote_solver, solver
+from . import detect, judge, kernel, memory_import, namespaces, program, remote_solver, solver
 from .plan import Features, Plan
-from .walls import Walls, high_fd
+from .walls import Walls, high_fd, make_ruleset
 
 STANDARD_MODULES = """
 abc array ast base64 binascii bisect builtins calendar cmath codecs collections collections.abc contextlib copy ctypes dataclasses
@@ -42,11 +42,11 @@ class Run:
 
 
 class Server:
-    def __init__(self, control: socket.socket, plan: Plan, features: Features, proc_fd: int) -> None:
+    def __init__(self, control: socket.socket, plan: Plan, features: Features, proc_fd: int, ruleset: int) -> None:
         self.control = control
         self.pid = os.getpid()
         self.features = features
-        self.walls = Walls(plan, features, proc_fd)
+        self.walls = Walls(plan, features, proc_fd, ruleset)
         self.slots = list(range(plan.slots))
         self.runs: dict[int, Run] = {}  # by pid
         self.by_socket: dict[int, Run] = {}
@@ -191,6 +191,11 @@ def start(control: socket.socket, plan: Plan) -> None:
         pass  # already higher, or a read-only /proc
     import_all(plan)
     features = plan.features or detect.find(plan, proc_fd)
+    if not features.readable:
+        memory_import.install()
+        for name in memory_import.NUMPY_PARTS if "numpy" in plan.preload else ():
+            importlib.import_module(name)
+    ruleset = -1 if features.mounts else make_ruleset(plan, features)
     if features.namespaces:
         namespaces.enter(plan, features.user, features.mounts, proc_fd)
         first = os.fork()
@@ -198,7 +203,10 @@ def start(control: socket.socket, plan: Plan) -> None:
             wait_for_server(control, first)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.drop_bounding_set()
-    server = Server(control, plan, features, proc_fd)
+    if features.mounts:
+        ruleset = make_ruleset(plan, features)
+        os.environ["TMPDIR"] = os.environ["HOME"] = namespaces.SCRATCH
+    server = Server(control, plan, features, proc_fd, ruleset)
     control.send(json.dumps({"features": features.__dict__, "base_mb": server.walls.base_bytes >> 20}).encode())
     gc.collect()
     gc.freeze()
