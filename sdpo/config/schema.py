@@ -222,6 +222,7 @@ class TrainerConfig:
     resume_mode: str = "auto"  # auto: newest complete checkpoint in the run folder | disable | resume_path
     resume_from_path: str | None = None  # a step folder, with resume_mode=resume_path
     log_samples: int = 64  # samples written to samples.jsonl per step; -1: all
+    worker_logs: bool = False  # show the output of the worker processes in the console
     export_hf: bool = True  # write the final weights as a Hugging Face folder
 
 

@@ -27,7 +27,7 @@ def train(config: Config) -> int:
     state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
     tokenizer = load_tokenizer(config.actor_rollout_ref.model)
     chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-    train_jobs, val_jobs = _jobs(config, chat, "train"), _jobs(config, chat, "val")
+    train_jobs, val_jobs = load_jobs(config, chat, "train"), load_jobs(config, chat, "val")
     order = PromptOrder(len(train_jobs), config.data.train_batch_size, config.data.seed, config.data.shuffle)
     total_steps = config.trainer.total_training_steps or order.total_steps(config.trainer.total_epochs)
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
@@ -37,6 +37,7 @@ def train(config: Config) -> int:
         log.note(f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, {total_steps} steps")
         if resume:
             log.note(f"resuming after step {state.step} from {resume}")
+        log.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
         workers = start_workers(config, optimizer_steps(config, total_steps))
         try:
             if resume:
@@ -91,7 +92,8 @@ def find_resume(config: Config) -> Path | None:
     return checkpoint.latest(Path(trainer.default_local_dir) / "checkpoints")
 
 
-def _jobs(config: Config, chat: ChatRenderer, part: str) -> list[Job]:
+def load_jobs(config: Config, chat: ChatRenderer, part: str) -> list[Job]:
+    """The prompts of a part ("train" or "val"), rendered; overlong rows dropped and counted. Raises DataError."""
     files = config.data.train_files if part == "train" else config.data.val_files
     prompts = load_prompts(files, config.data, part)
     prompts = filter_overlong(prompts, chat, config.data)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 def save(actor: Actor, folder: str) -> None:
     """Writes every rank's shards to `folder`. Called on all ranks."""
-    dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
+    with _quiet():
+        dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
 
 
 def load(actor: Actor, folder: str) -> None:
@@ -39,7 +43,8 @@ def load(actor: Actor, folder: str) -> None:
             del state[rng_key]
         if actor.teacher is not None and actor.teacher.module is not None and not any(k.startswith("teacher.") for k in present):
             raise CheckpointError(f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind")
-        dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
+        with _quiet():
+            dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {first_line(error)}") from error
     set_model_state_dict(actor.student, state["student"])
@@ -52,6 +57,14 @@ def load(actor: Actor, folder: str) -> None:
         torch.set_rng_state(state[rng_key]["cpu"])
         if "cuda" in state[rng_key]:
             torch.cuda.set_rng_state(state[rng_key]["cuda"])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """One rank has no process group; torch says so every time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
 
 
 def _state(actor: Actor) -> dict[str, Any]:

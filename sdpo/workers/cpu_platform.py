@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -77,8 +76,3 @@ class PlatformCPU(PlatformBase):
 
     def cudart(self) -> Any:
         return None
-
-
-if not torch.cuda.is_available():
-    # Workers probe again in their own process; naming the platform spares them the search and its warnings.
-    os.environ.setdefault("VERL_PLATFORM", "cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sdpo.config.schema import Config
 from sdpo.records import Group, StepReport, TrainBatch
-from sdpo.weights.shared_memory import WeightStore
+from sdpo.weights import shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
@@ -14,7 +14,7 @@ class InlineWorkers:
     def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
         self.config = config
         self.actor = Actor(config, 0, 1, device, total_optimizer_steps)
-        self._store = WeightStore()
+        self._weights_base = shared_memory.new_base()
         shares_module = config.actor_rollout_ref.rollout.name == "hf"
         self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), self.actor.student.lm if shares_module else None)
         self._shares_module = shares_module
@@ -34,7 +34,7 @@ class InlineWorkers:
         if self._shares_module:  # same tensors: only the version moves
             self.rollout.engine.policy_version = self.policy_version
             return
-        self.rollout.load_weights(self.actor.publish(self._store.base), self.policy_version)
+        self.rollout.load_weights(self.actor.publish(self._weights_base), self.policy_version)
 
     def save(self, folder: str) -> None:
         self.actor.save(folder)
@@ -47,4 +47,4 @@ class InlineWorkers:
 
     def close(self) -> None:
         self.rollout.close()
-        self._store.close()
+        shared_memory.remove_base(self._weights_base)

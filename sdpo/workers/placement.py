@@ -13,7 +13,7 @@ from verl.single_controller.ray import RayResourcePool
 
 # Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
 WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "VERL_PLATFORM")
+PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
 
 
 def worker_env() -> dict[str, str]:
@@ -23,7 +23,7 @@ def worker_env() -> dict[str, str]:
 
 def start_ray(config: Config) -> None:
     """Joins the cluster that RAY_ADDRESS names, or starts one on this machine with as many slots as the run needs."""
-    options: dict = {"log_to_driver": True, "logging_level": "WARNING", "include_dashboard": False, "configure_logging": True}
+    options: dict = {"log_to_driver": config.trainer.worker_logs, "logging_level": "ERROR", "include_dashboard": False}
     if "RAY_ADDRESS" not in os.environ:
         settings = config.actor_rollout_ref
         slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4

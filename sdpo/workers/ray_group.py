@@ -7,7 +7,7 @@ import ray
 from sdpo.config.schema import Config
 from sdpo.errors import RolloutError, SdpoError
 from sdpo.records import Group, StepReport, TrainBatch
-from sdpo.weights.shared_memory import WeightStore
+from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
 from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
 from sdpo.workers.ray_workers import ActorRayWorker, GraderProcess, RolloutRayWorker
@@ -22,7 +22,7 @@ class RayWorkers:
         start_ray(config)
         self.config = config
         self.policy_version = 0
-        self._store = WeightStore()
+        self._weights_base = shared_memory.new_base()
         grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=2, num_cpus=1)(GraderProcess)
         self._graders = [
             grader_class.options(runtime_env={"env_vars": worker_env()}).remote(config) for _ in range(config.grading.workers)
@@ -51,7 +51,7 @@ class RayWorkers:
         return report
 
     def sync_weights(self) -> None:
-        folder = self._call(lambda: self._actors.publish(self._store.base))[0]
+        folder = self._call(lambda: self._actors.publish(self._weights_base))[0]
         self._call(lambda: self._rollouts.load_weights(folder, self.policy_version))
 
     def save(self, folder: str) -> None:
@@ -64,7 +64,7 @@ class RayWorkers:
         self._call(lambda: self._actors.export(folder))
 
     def close(self) -> None:
-        self._store.close()
+        shared_memory.remove_base(self._weights_base)
         ray.shutdown()
 
     @staticmethod
@@ -78,7 +78,8 @@ class RayWorkers:
             raise
         except ray.exceptions.RayActorError as error:
             cause = error.__cause__ if isinstance(error.__cause__, SdpoError) else None
-            raise cause or RolloutError(f"a worker process died: {str(error).strip().splitlines()[0]}") from error
+            where = "see its output with trainer.worker_logs=true or in /tmp/ray/session_latest/logs"
+            raise cause or RolloutError(f"a worker process died: {str(error).strip().splitlines()[0]}; {where}") from error
 
 
 def _group(worker: type, pool, device: str, name: str, *args) -> RayWorkerGroup:

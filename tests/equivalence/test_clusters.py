@@ -1,0 +1,85 @@
+"""The same run on every kind of cluster: one process, Ray workers, two FSDP2 ranks, either engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpo.algorithms.registry import build_algorithm
+from sdpo.config.compose import compose
+from sdpo.models.load import load_tokenizer
+from sdpo.records import StepReport, TrainBatch
+from sdpo.reprompt.builder import RepromptBuilder
+from sdpo.tokens.chat import ChatRenderer
+from sdpo.training.run import load_jobs, start_workers
+from sdpo.workers.rollout import SamplingPlan
+
+SMALL = [
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.rollout.n=4",
+    "data.train_max_samples=16",
+    "data.val_max_samples=8",
+]
+PLAN = SamplingPlan(n=4, temperature=1.0, top_p=1.0, top_k=-1, max_tokens=48, seed=0, step=1)
+
+
+def _config(*overrides: str):
+    return compose([*SMALL, *overrides], "sdpo")
+
+
+def _batch(config) -> TrainBatch:
+    """One rollout batch, drawn and graded in this process."""
+    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    algorithm = build_algorithm(config, RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, 0))
+    workers = start_workers(config, 10)
+    try:
+        workers.sync_weights()
+        return algorithm.build_batch(workers.generate(load_jobs(config, chat, "train")[:4], PLAN), 1)
+    finally:
+        workers.close()
+
+
+def _two_updates(config, batch: TrainBatch) -> list[StepReport]:
+    workers = start_workers(config, 10)
+    try:
+        return [workers.update(batch), workers.update(batch)]
+    finally:
+        workers.close()
+
+
+@pytest.fixture(scope="module")
+def inline() -> tuple[TrainBatch, list[StepReport]]:
+    config = _config("cluster=inline", "actor_rollout_ref.rollout.name=hf")
+    batch = _batch(config)
+    assert batch.mini_batches[0].rows
+    return batch, _two_updates(config, batch)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ray_workers_take_the_steps_of_one_process_on_the_same_rollouts(inline, ranks):
+    batch, expected = inline
+    config = _config("cluster=ray", "actor_rollout_ref.rollout.name=hf", f"trainer.n_gpus_per_node={ranks}")
+    reports = _two_updates(config, batch)
+    assert [r.policy_version for r in reports] == [1, 2]
+    for key in ("actor/loss", "actor/grad_norm", "sdpo/divergence", "actor/entropy"):
+        assert reports[0].metrics[key] == pytest.approx(expected[0].metrics[key], rel=1e-5), key
+        assert reports[1].metrics[key] == pytest.approx(expected[1].metrics[key], rel=5e-3), key
+
+
+def test_vllm_through_ray_samples_from_the_students_weights_before_and_after_an_update(inline):
+    """The sampler's log-probs are the trainer's: the first update reports their difference on vLLM's own rollouts."""
+    config = _config("cluster=ray")
+    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    algorithm = build_algorithm(config, RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, 0))
+    workers = start_workers(config, 10)
+    try:
+        jobs = load_jobs(config, chat, "train")[:4]
+        for version in (0, 1):
+            workers.sync_weights()
+            groups = workers.generate(jobs, PLAN)
+            assert {s.policy_version for g in groups for s in g.samples} == {version}
+            assert all(s.grade.graded for g in groups for s in g.samples)
+            report = workers.update(algorithm.build_batch(groups, version + 1))
+            assert report.metrics["rollout/log_prob_diff_max"] < 1e-3
+    finally:
+        workers.close()
