@@ -7,6 +7,7 @@ request is handed on in the step in which it finishes.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +60,7 @@ class VllmEngine:
         self._own_process = foreign_group and dist.get_world_size() != config.tensor_model_parallel_size
         self._owns_group = not foreign_group
         prepare_environment(self._device, self._own_process)
+        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # says at import that a CPU has no Triton
         with _process_state_kept():
             self._engine = self._start(config, engine_options or {})
 
@@ -100,7 +102,7 @@ class VllmEngine:
         check_coverage(folder, self._path)
         self._wake()
         try:
-            engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            engine.collective_rpc("load_published_weights", kwargs={"folder": folder})
             dropped = engine.reset_prefix_cache()
         except _FAILURES as error:
             raise RolloutError(f"vLLM could not load the weights of version {version} from {folder}: {error}") from error

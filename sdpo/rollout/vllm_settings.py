@@ -56,6 +56,7 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
+        "worker_extension_cls": "sdpo.weights.vllm_worker.PublishedWeights",
         "seed": 0,
     }
     if on_cpu:

@@ -42,9 +42,11 @@ def new_base() -> str:
     root = Path("/dev/shm")
     root = root if os.access(root, os.W_OK) else Path(tempfile.gettempdir())
     _sweep(root)
-    base = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
-    lock = open(Path(base) / _LOCK_NAME, "w", encoding="utf-8")  # noqa: SIM115 - held until remove_base
+    draft = Path(tempfile.mkdtemp(prefix=".sdpo-", dir=root))
+    lock = open(draft / _LOCK_NAME, "w", encoding="utf-8")  # noqa: SIM115 - held until remove_base
     fcntl.flock(lock, fcntl.LOCK_EX)
+    base = str(root / f"{_PREFIX}{draft.name.removeprefix('.sdpo-')}")
+    draft.rename(base)  # under the name that is swept only once it is locked
     _locks[base] = lock
     atexit.register(remove_base, base)
     return base

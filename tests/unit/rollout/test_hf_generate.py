@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sdpo.errors import ConfigError, RolloutError
+from sdpo.rollout.engine import GenerationRequest, SamplingSpec
+from sdpo.rollout.hf_generate import HfEngine
+from sdpo.weights import shared_memory
+
+PROMPTS = {"a": [1, 5, 9], "b": [1, 5, 9], "c": [1, 8], "d": [1, 30, 31, 32, 33, 34]}
+
+
+def collect(engine, requests):
+    done = {}
+    engine.generate(requests, lambda generation: done.__setitem__(generation.request_id, generation))
+    return done
+
+
+def requests(temperature=1.0, max_tokens=30, names=tuple(PROMPTS), **more):
+    return [
+        GenerationRequest(name, PROMPTS[name], SamplingSpec(temperature, max_tokens=max_tokens, seed=ord(name), **more))
+        for name in names
+    ]
+
+
+def reference_log_probs(model, prompt, response, temperature):
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_log_probs_are_those_of_one_forward_pass_at_the_sampling_temperature(llama, temperature):
+    done = collect(HfEngine(llama, (2, 7), 200), requests(temperature))
+    for name, generation in done.items():
+        expected = reference_log_probs(llama, PROMPTS[name], generation.response_ids, temperature)
+        assert len(generation.log_probs) == len(generation.response_ids)
+        assert (torch.tensor(generation.log_probs) - expected).abs().max() < 2e-5
+
+
+def test_greedy_takes_the_most_likely_token_each_time(llama):
+    (generation,) = collect(HfEngine(llama, (), 200), requests(0.0, 12, ("d",))).values()
+    ids = list(PROMPTS["d"])
+    for token in generation.response_ids:
+        with torch.no_grad():
+            assert token == llama(torch.tensor([ids])).logits[0, -1].argmax().item()
+        ids.append(token)
+
+
+def test_equal_seeds_give_equal_bits_and_batch_order_does_not_matter(llama):
+    engine = HfEngine(llama, (2, 7), 200)
+    first = collect(engine, requests())
+    assert collect(engine, requests()) == first
+    alone = {name: collect(engine, requests(names=(name,)))[name] for name in PROMPTS}
+    assert {n: g.response_ids for n, g in alone.items()} == {n: g.response_ids for n, g in first.items()}
+    small_batches = collect(HfEngine(llama, (2, 7), 200, batch_size=3), requests())
+    assert {n: g.response_ids for n, g in small_batches.items()} == {n: g.response_ids for n, g in first.items()}
+
+
+def test_two_requests_of_one_prompt_differ_by_their_seed(llama):
+    done = collect(HfEngine(llama, (), 200), requests())
+    assert done["a"].response_ids != done["b"].response_ids
+
+
+def test_any_of_the_stop_ids_ends_a_response_and_is_part_of_it(llama):
+    many = [GenerationRequest(str(i), [1, 5], SamplingSpec(max_tokens=40, seed=i)) for i in range(60)]
+    ends = set()
+    for generation in collect(HfEngine(llama, (2, 7), 200), many).values():
+        body, last = generation.response_ids[:-1], generation.response_ids[-1]
+        assert not {2, 7} & set(body)
+        assert generation.finish_reason == ("stop" if last in (2, 7) else "length")
+        assert last in (2, 7) or len(generation.response_ids) == 40
+        ends.add(last if last in (2, 7) else None)
+    assert {2, 7} <= ends
+
+
+def test_ignoring_stop_ids_fills_the_limit(llama):
+    done = collect(HfEngine(llama, (2, 7), 200), requests(max_tokens=40, ignore_eos=True))
+    assert all(len(g.response_ids) == 40 and g.finish_reason == "length" for g in done.values())
+
+
+def test_a_finished_response_is_reported_while_others_still_run(llama):
+    short = GenerationRequest("short", [1, 5], SamplingSpec(max_tokens=1, seed=0))
+    seen = []
+
+    def stop_at_the_first(generation):
+        seen.append(generation.request_id)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        HfEngine(llama, (), 200).generate([*requests(), short], stop_at_the_first)
+    assert seen == ["short"]
+
+
+def test_the_model_length_limits_a_response_and_refuses_a_prompt_without_room(llama):
+    (generation,) = collect(HfEngine(llama, (), 10), requests(names=("d",))).values()
+    assert (len(generation.response_ids), generation.finish_reason) == (4, "length")
+    with pytest.raises(ConfigError, match="prompt length: got 6"):
+        collect(HfEngine(llama, (), 6), requests(names=("d",)))
+
+
+def test_published_weights_change_the_responses_and_carry_their_version(llama, tmp_path):
+    engine = HfEngine(llama, (), 200)
+    before = collect(engine, requests(0.0))
+    assert engine.policy_version == -1
+    changed = {name: tensor.clone() for name, tensor in llama.state_dict().items() if name != "lm_head.weight"}
+    embedding = changed["model.embed_tokens.weight"]
+    changed["model.embed_tokens.weight"] = embedding[torch.randperm(len(embedding))]
+    folder = shared_memory.publish(changed, str(tmp_path), 3)
+    with pytest.raises(RolloutError, match="weights.version: got 3; allowed: 4"):
+        engine.load_weights(folder, 4)
+    assert collect(engine, requests(0.0)) == before
+    engine.load_weights(folder, 3)
+    assert engine.policy_version == 3
+    assert collect(engine, requests(0.0)) != before
+
+
+def test_the_training_mode_is_put_back_also_after_an_error(llama):
+    llama.train()
+
+    def fail(generation):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        HfEngine(llama, (), 200).generate(requests(), fail)
+    assert llama.training
+
+
+def test_a_closed_engine_refuses_work(llama):
+    engine = HfEngine(llama, (), 200)
+    engine.close()
+    engine.close()
+    with pytest.raises(RolloutError, match="closed"):
+        collect(engine, requests())
