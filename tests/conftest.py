@@ -1,4 +1,4 @@
-"""What every test runs under: no network, no telemetry, two polite cores; GPU and slow tests only where they can run."""
+"""What every test runs under: no network, no telemetry, two polite cores; GPU and slow tests only where they run."""
 
 from __future__ import annotations
 

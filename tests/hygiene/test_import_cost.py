@@ -13,7 +13,8 @@ HEAVY = ("torch", "transformers", "ray", "vllm", "verl", "datasets", "tensordict
 
 def light_modules() -> list[str]:
     config = Path(__file__).resolve().parents[2] / "sdpo/config"
-    return ["sdpo", "sdpo.records", "sdpo.errors", *(f"sdpo.config.{path.stem}" for path in sorted(config.glob("[!_]*.py")))]
+    names = sorted(path.stem for path in config.glob("[!_]*.py"))
+    return ["sdpo", "sdpo.records", "sdpo.errors", *(f"sdpo.config.{name}" for name in names)]
 
 
 @pytest.mark.parametrize("module", light_modules())
