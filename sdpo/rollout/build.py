@@ -16,8 +16,8 @@ from sdpo.tokens.stop import stop_token_ids
 def build_engine(config: Config, device: str, module: nn.Module | None = None) -> RolloutEngine:
     """The engine that `actor_rollout_ref.rollout.name` names: vllm or hf.
 
-    `device`: "cpu" or "cuda". `module`: the student, when the hf engine shares the trainer's weights; without it that engine
-    loads its own copy. Raises ModelError when the model cannot be loaded.
+    `device`: "cpu" or "cuda". `module`: the student, when the hf engine shares the trainer's weights; without it that
+    engine loads its own copy. Raises ModelError when the model cannot be loaded.
     """
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     path = resolve_model_path(model.path)

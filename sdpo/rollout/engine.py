@@ -17,7 +17,8 @@ from sdpo.records import FinishReason
 
 @dataclass(frozen=True)
 class SamplingSpec:
-    """How one response is drawn. Nothing else shapes the distribution: engines ignore the model's own generation defaults.
+    """How one response is drawn. Nothing else shapes the distribution: engines ignore the model's own generation
+    defaults.
 
     Order of operations: logits / temperature, then top-k, then top-p. `temperature` 0 is greedy.
     """

@@ -1,7 +1,8 @@
-"""Generation with the Hugging Face model itself: for machines without vLLM, for debuggers, and for bitwise repeatable runs.
+"""Generation with the Hugging Face model itself: for machines without vLLM, for debuggers, and for bitwise repeatable
+runs.
 
-Equal weights, requests and thread counts give equal bits. Prompts are left-padded into batches, equal prompts are read once,
-and rows leave the batch as they finish.
+Equal weights, requests and thread counts give equal bits. Prompts are left-padded into batches, equal prompts are
+read once, and rows leave the batch as they finish.
 """
 
 from __future__ import annotations

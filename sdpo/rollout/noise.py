@@ -1,9 +1,9 @@
 """Drawing tokens: logits to a distribution, and a distribution plus a request's own random stream to a token.
 
-A request draws one row of exponential noise per token from a generator seeded with its seed, and takes the token with the
-largest probability / noise (the exponential race; equal in law to a categorical draw). Its tokens depend on its seed and
-its probabilities, not on the requests beside it. vLLM draws in the same way from the same generator, so on a CPU the
-two engines agree on the tokens of a seed as far as their probabilities agree.
+A request draws one row of exponential noise per token from a generator seeded with its seed, and takes the token with
+the largest probability / noise (the exponential race; equal in law to a categorical draw). Its tokens depend on its
+seed and its probabilities, not on the requests beside it. vLLM draws in the same way from the same generator, so on a
+CPU the two engines agree on the tokens of a seed as far as their probabilities agree.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class RequestStreams:
 
 
 def process_logits(logits: torch.Tensor, specs: Sequence[SamplingSpec]) -> torch.Tensor:
-    """Logits / temperature, then top-k, then top-p; float32 [R, V], excluded tokens at -inf. Greedy rows stay as they are.
+    """Logits / temperature, then top-k, then top-p; float32 [R, V], excluded tokens at -inf. Greedy rows stay as they
+    are.
 
-    top-k keeps ties with the k-th; top-p keeps the smallest set of most likely tokens whose probability reaches p, at least
-    one.
+    top-k keeps ties with the k-th; top-p keeps the smallest set of most likely tokens whose probability reaches p, at
+    least one.
     """
     scores = logits.to(torch.float32)
     temperatures = torch.tensor([1.0 if s.greedy else s.temperature for s in specs], device=scores.device)

@@ -13,10 +13,11 @@ Script = Mapping[str, Answer] | Callable[[GenerationRequest], Answer]
 
 
 class ScriptedEngine:
-    """`script`: request id -> response ids (with the end-of-sequence id where the answer should have stopped), or a function
-    of the request. `calls` records what was asked in order: ("generate", ids) and ("load_weights", version).
+    """`script`: request id -> response ids (with the end-of-sequence id where the answer should have stopped), or a
+    function of the request. `calls` records what was asked in order: ("generate", ids) and ("load_weights", version).
 
-    Responses longer than `max_tokens` are cut and finish with "length", as a real engine's do; log-probs are `log_prob` each.
+    Responses longer than `max_tokens` are cut and finish with "length", as a real engine's do; log-probs are
+    `log_prob` each.
 
     >>> engine = ScriptedEngine({"a": [5, 2]}, stop_ids=(2,))
     >>> engine.generate([GenerationRequest("a", [1])], lambda generation: print(generation.finish_reason))

@@ -1,7 +1,7 @@
 """vLLM behind the engine protocol. The only module of this package that imports vLLM.
 
-vLLM's own step loop is driven from here, synchronously: one call of `generate` is one loop of `LLMEngine.step`, and each
-request is handed on in the step in which it finishes.
+vLLM's own step loop is driven from here, synchronously: one call of `generate` is one loop of `LLMEngine.step`, and
+each request is handed on in the step in which it finishes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _FAILURES = (RuntimeError, ValueError, AssertionError, KeyError, AttributeError,
 class VllmEngine:
     """A vLLM engine in this process, or in one of its own where this process already trains with others.
 
-    `model_path`: folder or hub id; `max_prompt`, `max_response`: tokens; `device`: "cpu" or "cuda" (the first visible GPU,
-    or as many as `tensor_model_parallel_size`); `stop_ids`: all end-of-sequence ids (`tokens.stop.stop_token_ids`);
-    `engine_options`: further `vllm.EngineArgs`, e.g. revision, trust_remote_code, hf_overrides.
+    `model_path`: folder or hub id; `max_prompt`, `max_response`: tokens; `device`: "cpu" or "cuda" (the first visible
+    GPU, or as many as `tensor_model_parallel_size`); `stop_ids`: all end-of-sequence ids
+    (`tokens.stop.stop_token_ids`); `engine_options`: further `vllm.EngineArgs`, e.g. revision, trust_remote_code,
+    hf_overrides.
 
     Raises ModelError when the model cannot be loaded.
     """
@@ -105,7 +106,9 @@ class VllmEngine:
             engine.collective_rpc("load_published_weights", kwargs={"folder": folder})
             dropped = engine.reset_prefix_cache()
         except _FAILURES as error:
-            raise RolloutError(f"vLLM could not load the weights of version {version} from {folder}: {error}") from error
+            raise RolloutError(
+                f"vLLM could not load the weights of version {version} from {folder}: {error}"
+            ) from error
         if not dropped:
             raise RolloutError(f"vLLM kept cached prefixes of version {self._version}: requests were still running")
         self._version = version
@@ -181,8 +184,8 @@ def _generation(output: Any, with_log_probs: bool) -> Generation:
 
 
 def _register_model_class(hf_config: Any) -> None:
-    """Import the model class here instead of in a subprocess that vLLM starts to look at it: that exists to keep CUDA out of
-    the parent, and costs 14 s on a fresh machine."""
+    """Import the model class here instead of in a subprocess that vLLM starts to look at it: that exists to keep CUDA
+    out of the parent, and costs 14 s on a fresh machine."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     for architecture in hf_config.architectures or []:
@@ -193,8 +196,8 @@ def _register_model_class(hf_config: Any) -> None:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Import vLLM with its small compiled sampling functions left as plain Python: compiling them costs 20 s in the first
-    batch, and they are a thousandth of a step."""
+    """Import vLLM with its small compiled sampling functions left as plain Python: compiling them costs 20 s in the
+    first batch, and they are a thousandth of a step."""
     before = os.environ.get("TORCHDYNAMO_DISABLE")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     try:
@@ -208,8 +211,8 @@ def _nothing_compiled() -> Iterator[None]:
 
 @contextmanager
 def _rng_kept() -> Iterator[None]:
-    """vLLM draws from torch's CPU generator although every request brings its own seed; the trainer's stream must not depend on
-    where the engine runs."""
+    """vLLM draws from torch's CPU generator although every request brings its own seed; the trainer's stream must not
+    depend on where the engine runs."""
     state = torch.get_rng_state()
     try:
         yield

@@ -39,7 +39,8 @@ def prepare_environment(device: str, own_process: bool) -> None:
 def engine_arguments(
     model_path: str, config: RolloutConfig, max_model_len: int, device: str, hf_config: Any, **more: Any
 ) -> dict[str, Any]:
-    """Keyword arguments of `vllm.EngineArgs`. `hf_config` is the model's transformers configuration; `more` is passed on."""
+    """Keyword arguments of `vllm.EngineArgs`. `hf_config` is the model's transformers configuration; `more` is passed
+    on."""
     on_cpu = device == "cpu"
     arguments: dict[str, Any] = {
         "model": model_path,
@@ -71,8 +72,8 @@ def engine_arguments(
 def sampling_arguments(spec: SamplingSpec, room: int, eos_ids: Sequence[int]) -> dict[str, Any]:
     """Keyword arguments of `vllm.SamplingParams`: every field that shapes the distribution is named, none is inherited.
 
-    `room` is what `max_model_len` leaves for the response, in tokens. Raises ConfigError for a temperature that vLLM would
-    change silently or refuse.
+    `room` is what `max_model_len` leaves for the response, in tokens. Raises ConfigError for a temperature that vLLM
+    would change silently or refuse.
     """
     if not spec.greedy and not LOWEST_TEMPERATURE <= spec.temperature <= HIGHEST_TEMPERATURE:
         allowed = f"0 (greedy) or a number in [{LOWEST_TEMPERATURE}, {HIGHEST_TEMPERATURE}] with vLLM"
@@ -102,8 +103,8 @@ def _dtype(name: str, on_cpu: bool) -> str:
 
 
 def _cpu_cache_bytes(config: RolloutConfig, max_model_len: int, hf_config: Any, dtype: str) -> int:
-    """The asked-for cache, or less when that many sequences of that length cannot fill it: its pages are touched at start,
-    3 s per GiB. Half as much again is left for prefixes of finished requests."""
+    """The asked-for cache, or less when that many sequences of that length cannot fill it: its pages are touched at
+    start, 3 s per GiB. Half as much again is left for prefixes of finished requests."""
     asked = config.cpu_kv_cache_gb * 2**30
     text = hf_config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", None)

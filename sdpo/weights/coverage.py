@@ -10,9 +10,9 @@ from sdpo.errors import RolloutError, problem
 
 
 def check_coverage(folder: str, model_folder: str) -> None:
-    """Raises RolloutError when `folder` lacks a tensor of `model_folder` or has it in another shape: an engine would go on
-    with the old one and say nothing. A missing output head is allowed (it may be tied). Does nothing when `model_folder`
-    is not a local folder of safetensors files."""
+    """Raises RolloutError when `folder` lacks a tensor of `model_folder` or has it in another shape: an engine would
+    go on with the old one and say nothing. A missing output head is allowed (it may be tied). Does nothing when
+    `model_folder` is not a local folder of safetensors files."""
     expected = _shapes(model_folder)
     if not expected:
         return

@@ -12,11 +12,11 @@ from sdpo.errors import RolloutError, problem
 
 @torch.no_grad()
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy `tensors` (Hugging Face names, full shapes) in place into parameters and persistent buffers of `module`, cast to
-    their dtype and device.
+    """Copy `tensors` (Hugging Face names, full shapes) in place into parameters and persistent buffers of `module`,
+    cast to their dtype and device.
 
-    A name may be missing only when its tensor is tied to one that is there (an output head tied to the embedding). Raises
-    RolloutError for missing, unknown and misshapen tensors, before anything is changed.
+    A name may be missing only when its tensor is tied to one that is there (an output head tied to the embedding).
+    Raises RolloutError for missing, unknown and misshapen tensors, before anything is changed.
     """
     own = module.state_dict(keep_vars=True)
     unknown = sorted(set(tensors) - set(own))
@@ -25,7 +25,9 @@ def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     misshapen = sorted(name for name in tensors if name in own and own[name].shape != tensors[name].shape)
     for field, names in (("unknown", unknown), ("missing", missing), ("misshapen", misshapen)):
         if names:
-            raise RolloutError(problem(f"weights.{field}", names[:3], "the tensors of the model", "same architecture on both sides"))
+            raise RolloutError(
+                problem(f"weights.{field}", names[:3], "the tensors of the model", "same architecture on both sides")
+            )
     for name, tensor in tensors.items():
         own[name].copy_(tensor)
 

@@ -5,8 +5,9 @@
     engine.load_weights(folder, 7)
     remove_base(base)
 
-A reader never sees half a file: the folder is written under another name and renamed. `publish` removes older versions, so
-an engine must have loaded one before the next is published (it maps the file: removal does not disturb a running read).
+A reader never sees half a file: the folder is written under another name and renamed. `publish` removes older
+versions, so an engine must have loaded one before the next is published (it maps the file: removal does not disturb a
+running read).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _locks: dict[str, IO[str]] = {}  # of the folders that this process made
 def new_base() -> str:
     """A new private folder for published weights, in /dev/shm or, where that is missing, in the temporary folder.
 
-    It lives as long as this process, or until `remove_base`. What a killed process left behind is swept here: its lock is
-    free.
+    It lives as long as this process, or until `remove_base`. What a killed process left behind is swept here: its
+    lock is free.
     """
     root = Path("/dev/shm")
     root = root if os.access(root, os.W_OK) else Path(tempfile.gettempdir())
@@ -65,9 +66,9 @@ def publish(
 ) -> str:
     """Write the full weights as `folder_base`/v<version> and return that path; older versions are removed.
 
-    `state_dict`: Hugging Face names to full tensors (any device; not sharded). Tensors that share memory (tied embeddings)
-    are written once, not under the head's name. Floating-point tensors are cast to `dtype` when it is given. Raises
-    RolloutError when there is no space.
+    `state_dict`: Hugging Face names to full tensors (any device; not sharded). Tensors that share memory (tied
+    embeddings) are written once, not under the head's name. Floating-point tensors are cast to `dtype` when it is
+    given. Raises RolloutError when there is no space.
     """
     base = Path(folder_base)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,7 +92,8 @@ def publish(
 
 
 def read(folder: str, version: int) -> dict[str, torch.Tensor]:
-    """The weights published in `folder`, on the CPU. Raises RolloutError when they are not of `version` or unreadable."""
+    """The weights published in `folder`, on the CPU. Raises RolloutError when they are not of `version` or
+    unreadable."""
     label = check_version(folder, version)
     try:
         tensors = load_file(Path(folder) / WEIGHTS_NAME)

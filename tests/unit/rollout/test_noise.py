@@ -19,7 +19,9 @@ def test_temperature_divides_the_logits_once():
 
 
 def test_temperature_zero_is_greedy_and_finite():
-    ids, log_probs = RequestStreams([SamplingSpec(temperature=0.0)], torch.device("cpu")).draw(torch.tensor([[2.0, 0.0, 3.0]]))
+    ids, log_probs = RequestStreams([SamplingSpec(temperature=0.0)], torch.device("cpu")).draw(
+        torch.tensor([[2.0, 0.0, 3.0]])
+    )
     assert ids.tolist() == [2]
     assert log_probs[0].item() == pytest.approx(torch.tensor([2.0, 0.0, 3.0]).log_softmax(0)[2].item())
 
@@ -38,7 +40,9 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p_and_at_least_one():
 def test_top_p_works_on_what_temperature_and_top_k_left():
     # After top-k 2 at T=1 the two left have 0.625 and 0.375: the first alone reaches 0.6, but would not among all four.
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    assert torch.isfinite(process_logits(logits, [SamplingSpec(top_k=2, top_p=0.6)])).tolist() == [[True, False, False, False]]
+    assert torch.isfinite(process_logits(logits, [SamplingSpec(top_k=2, top_p=0.6)])).tolist() == [
+        [True, False, False, False]
+    ]
 
 
 def test_each_row_has_its_own_settings():

@@ -15,7 +15,13 @@ def test_an_impossible_sampling_setting_is_refused_and_named(setting):
 
 
 def test_seeds_differ_between_steps_prompts_and_samples_and_repeat_for_the_same():
-    keys = [(base, step, uid, index) for base in (0, 1) for step in (0, 1, 11) for uid in ("1", "11") for index in (0, 1, 11)]
+    keys = [
+        (base, step, uid, index)
+        for base in (0, 1)
+        for step in (0, 1, 11)
+        for uid in ("1", "11")
+        for index in (0, 1, 11)
+    ]
     seeds = [request_seed(*key) for key in keys]
     assert len(set(seeds)) == len(keys)
     assert seeds == [request_seed(*key) for key in keys]

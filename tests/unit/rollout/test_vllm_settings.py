@@ -11,7 +11,9 @@ from sdpo.rollout.vllm_settings import engine_arguments, sampling_arguments
 
 
 def model_config(**more):
-    text = SimpleNamespace(num_hidden_layers=4, num_key_value_heads=4, num_attention_heads=4, head_dim=32, hidden_size=128)
+    text = SimpleNamespace(
+        num_hidden_layers=4, num_key_value_heads=4, num_attention_heads=4, head_dim=32, hidden_size=128
+    )
     vars(text).update(more)
     return SimpleNamespace(get_text_config=lambda: text)
 
