@@ -60,6 +60,20 @@ def check_reward_function(config: Config) -> None:
         raise ConfigError(problem("custom_reward_function.name", name, "the name of a function in that file"))
 
 
+def check_grading(config: Config) -> None:
+    grading = config.grading
+    if grading.backend == "http" and not grading.service_url:
+        raise ConfigError(
+            problem("grading.service_url", None, "the address of the service", "needed by grading.backend=http")
+        )
+    fields = ("headline", "input", "expected", "got")
+    try:
+        grading.feedback_template.format(**dict.fromkeys(fields, ""))
+    except (KeyError, IndexError, ValueError) as error:
+        allowed = "a text with the fields " + ", ".join(f"{{{name}}}" for name in fields)
+        raise ConfigError(problem("grading.feedback_template", grading.feedback_template, allowed)) from error
+
+
 def check_resume(config: Config) -> None:
     trainer = config.trainer
     path = trainer.resume_from_path

@@ -187,15 +187,26 @@ class CustomRewardFunctionConfig:
 
 @dataclass
 class GradingConfig:
-    backend: str = "local"  # where model-written code runs
+    backend: str = "local"  # where model-written code runs: the sandbox of this machine, a SandboxFusion-compatible service, or Modal
+    service_url: str | None = None  # address of that service, e.g. http://sandbox:8080
+    sandbox_level: str = "L3"  # strongest isolation to try; a machine that cannot make it gets the next (docs/grading.md)
+    concurrency: int = 8  # programs at once per grader process
+    packages: list[str] = field(default_factory=lambda: ["numpy"])  # third-party packages that programs may import
+    algebra_processes: int = 1  # processes per grader that compare mathematics
     workers: int = 2  # grader processes (Ray actors, or threads when inline)
     cpu_seconds: float = 4.0  # CPU time of one test
     memory_mb: int = 512  # address space above the interpreter's own
     max_output_kb: int = 64  # stdout and stderr of one run
     feedback_max_chars: int = 2000  # longest feedback
     feedback_style: str = "plain"  # plain | leetcode
+    feedback_template: str = "{headline}\nInput: {input}\nExpected: {expected}\nGot: {got}"  # of one wrong test, in the plain style
     public_only: bool = False  # feedback says nothing about hidden tests
-    reveal_gold: bool = False  # multiple choice and tool calls: may the feedback hold the gold answer
+    reveal_gold: bool = False  # mathematics, multiple choice and tool calls: may the feedback hold the gold answer
+    answer_tags_required: bool = False  # multiple choice: only <answer>B</answer> counts
+    fail_weak: bool = False  # assert tests that let the program's own objects decide a comparison: fail instead of a flag
+    judge_url: str | None = None  # OpenAI-compatible endpoint that grades rows of data_source judge, e.g. http://host:8000/v1
+    judge_model: str | None = None  # its model
+    judge_key_variable: str | None = None  # environment variable with its API key
     retries: int = 2  # of a failure of the grader itself, before the sample is masked
     max_infra_error_frac: float = 0.2  # share of a step's samples that may be masked so; more stop the run
     allow_unsafe: bool = False  # run without any isolation

@@ -18,8 +18,6 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 NOT_AVAILABLE = {
     "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
     f"{_DISTILL}.teacher_offload": "the teacher stays on the device of the actor",
-    "custom_reward_function.path": "rows name a built-in grader in the column data_source",
-    "grading.allow_unsafe": "programs only run behind the walls that this machine can build",
 }
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
@@ -44,6 +42,7 @@ def validate(config: Config) -> None:
         files.check_model,
         files.check_data,
         files.check_reward_function,
+        files.check_grading,
         files.check_resume,
         _check_not_available,
     ):

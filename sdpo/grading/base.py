@@ -10,8 +10,8 @@ from sdpo.records import Grade, Prompt
 class KindGrader(Protocol):
     """Grades one kind of problem. Thread-safe.
 
-    `grade` gets the response without its thinking. It may raise SandboxFault or AlgebraFault when the grader itself failed; the
-    registry turns that into a GradingError.
+    `grade` gets the response without its thinking. It may raise SandboxFault or AlgebraFault when the grader itself
+    failed; the registry turns that into a GradingError.
     """
 
     def check(self, prompt: Prompt) -> str | None:
@@ -21,9 +21,11 @@ class KindGrader(Protocol):
 
 
 class Grader(Protocol):
-    """What the training loop sees. Thread-safe and blocking; usable from threads, Ray actors and `asyncio.to_thread`."""
+    """What the training loop sees. Thread-safe and blocking; usable from threads, Ray actors and
+    `asyncio.to_thread`."""
 
     def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
-        """The verdict. Raises GradingError when the grader itself failed beyond its retries; DataError for an unknown source."""
+        """The verdict. Raises GradingError when the grader itself failed beyond its retries; DataError for an unknown
+        source."""
 
     def close(self) -> None: ...

@@ -14,18 +14,23 @@ from .feedback import FeedbackOptions
 from .result import failed, from_tests, ungraded
 from .sandbox.inside.frames import Opaque
 from .sandbox.limits import Limits
-from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 
 WEAK = "integrity: weak"  # flag of a grade: the program took part in the comparison
 STOPPING = frozenset({GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT, GradeStatus.MEMORY_LIMIT})
-NO_BLOCK = "No complete code block was found in the response. Put the whole program in one fenced block that starts with ```python."
+NO_BLOCK = (
+    "No complete code block was found in the response. "
+    "Put the whole program in one fenced block that starts with ```python."
+)
 CUT_OFF = "The response was cut off before its code block was complete."
 
 
 class CodeRunner(Protocol):
     """What runs programs: the local sandbox, or a remote service. Every method raises SandboxFault when it cannot."""
 
-    def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome: ...
+    def run_program(
+        self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None
+    ) -> ProgramOutcome: ...
 
     def run_function(
         self, source: str, name: str, inputs: Any, limits: Limits, *, answer_sizes: Any = None, accept: Any = None
@@ -95,11 +100,14 @@ class CodeGrader:
         return results
 
     def _stdin(self, source: str, tests: StdinTests, limits: Limits) -> list[TestOutcome]:
-        """One run per test, until one breaks a limit: the tests after it would only cost time, and count as failed with it."""
+        """One run per test, until one breaks a limit: the tests after it would only cost time, and count as failed
+        with it."""
         results: list[TestOutcome] = []
         for case in tests.cases:
             if results and results[-1].status in STOPPING:
-                results.append(TestOutcome(results[-1].status, case.input, case.output, error="not run", hidden=case.hidden))
+                results.append(
+                    TestOutcome(results[-1].status, case.input, case.output, error="not run", hidden=case.hidden)
+                )
                 continue
             cap = (limits.output_kb << 10) + 2 * len(case.output.encode())
             outcome = self.runner.run_program(source, case.input.encode("utf-8", "surrogatepass"), limits, cap)
@@ -110,7 +118,9 @@ class CodeGrader:
         outcome = self.runner.run_assert(source, tests.code, tests.entry_point, limits)
         flags = (WEAK,) if outcome.weak else ()
         if outcome.weak and self.fail_weak and all(case.status is GradeStatus.OK for case in outcome.cases):
-            return failed(GradeStatus.WRONG, "The returned objects decide the comparison themselves. Return plain values.", flags)
+            return failed(
+                GradeStatus.WRONG, "The returned objects decide the comparison themselves. Return plain values.", flags
+            )
         return from_tests([assert_outcome(case, outcome.seconds) for case in outcome.cases], self.options, flags)
 
 
@@ -119,7 +129,13 @@ def assert_outcome(case: AssertCase, seconds: float) -> TestOutcome:
     if case.status is not GradeStatus.WRONG:
         error = "" if case.status is GradeStatus.OK else error_text(case.fault, case.detail)
         return TestOutcome(case.status, input=case.statement, error=error, seconds=seconds)
-    sides = f"\nleft: {case.left}\nright: {case.right}" if case.left or case.right else f"\n{case.detail}" if case.detail else ""
+    sides = (
+        f"\nleft: {case.left}\nright: {case.right}"
+        if case.left or case.right
+        else f"\n{case.detail}"
+        if case.detail
+        else ""
+    )
     text = f"Assertion failed: {case.statement}{sides}"
     return TestOutcome(case.status, expected=case.right, got=case.left, error=text, seconds=seconds)
 

@@ -87,7 +87,10 @@ def read_limits(truth: Any, default: Limits) -> Limits:
     if unknown:
         raise DataError(problem("limits", sorted(unknown), "cpu_s, memory_mb"))
     return Limits(
-        float(own.get("cpu_s", default.cpu_s)), int(own.get("memory_mb", default.memory_mb)), default.output_kb, default.scratch_mb
+        float(own.get("cpu_s", default.cpu_s)),
+        int(own.get("memory_mb", default.memory_mb)),
+        default.output_kb,
+        default.scratch_mb,
     )
 
 
@@ -119,7 +122,9 @@ def _function_tests(truth: dict) -> FunctionTests | None:
             args = _json_lines(args, index)
             expected = _json_or_text(expected)
         if not isinstance(args, list):
-            raise DataError(problem(f"tests.cases[{index}].args", args, "a list, or a text with one JSON value per line"))
+            raise DataError(
+                problem(f"tests.cases[{index}].args", args, "a list, or a text with one JSON value per line")
+            )
         cases.append(FunctionCase(tuple(args), expected, bool(case.get("hidden", False))))
     return FunctionTests(name, tuple(cases)) if cases else None
 

@@ -17,8 +17,8 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 def outputs_equal(got: str, expected: str) -> bool:
     """Standard output against the expected text.
 
-    Lines count; blanks at line ends and at the end do not. A token may differ by rounding only where the expected token is
-    written as a decimal; integers compare digit by digit.
+    Lines count; blanks at line ends and at the end do not. A token may differ by rounding only where the expected
+    token is written as a decimal; integers compare digit by digit.
     """
     got_lines, expected_lines = answer_lines(got), answer_lines(expected)
     return len(got_lines) == len(expected_lines) and all(map(_lines_equal, got_lines, expected_lines))
@@ -55,8 +55,8 @@ def close(got: float, expected: float) -> bool:
 def values_equal(got: Any, expected: Any) -> bool:
     """A returned value against the expected one.
 
-    Lists and tuples are the same; True is not 1; 2 equals 2.0; a float is compared with tolerance only where the *expected*
-    value is a float. An expected mapping with text keys (all that JSON can write) also matches integer keys.
+    Lists and tuples are the same; True is not 1; 2 equals 2.0; a float is compared with tolerance only where the
+    *expected* value is a float. An expected mapping with text keys (all that JSON can write) also matches integer keys.
     """
     if isinstance(expected, bool) or isinstance(got, bool) or expected is None or got is None:
         return got is expected
@@ -105,5 +105,3 @@ def _mappings_equal(got: dict, expected: dict) -> bool:
         if got.keys() != expected.keys():
             return False
     return all(values_equal(got[key], value) for key, value in expected.items())
-
-

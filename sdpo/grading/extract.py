@@ -29,9 +29,10 @@ class Fence:
 def extract_code(text: str, truncated: bool = False) -> str | None:
     """The program of a response, None when there is none.
 
-    The last complete fenced block counts: the last one tagged as Python where there is one, else the last without a tag. A
-    block left open at the end is no answer when the response was cut off; when it was not, the model forgot the closing fence,
-    and the block counts if it parses. Backticks inside a string do not end a block if a later fence makes it parse.
+    The last complete fenced block counts: the last one tagged as Python where there is one, else the last without a
+    tag. A block left open at the end is no answer when the response was cut off; when it was not, the model forgot
+    the closing fence, and the block counts if it parses. Backticks inside a string do not end a block if a later
+    fence makes it parse.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     fences = [Fence(i, m[1], m[2]) for i, line in enumerate(lines) if (m := FENCE.match(line))]
@@ -49,9 +50,8 @@ def extract_code(text: str, truncated: bool = False) -> str | None:
     if chosen is None:
         return None
     code = _between(lines, *chosen)
-    if len(fences) > 2 * len(blocks) or len(blocks) > 1:
-        if not parses(code):
-            return _longer_parse(lines, fences, blocks) or code
+    if (len(fences) > 2 * len(blocks) or len(blocks) > 1) and not parses(code):
+        return _longer_parse(lines, fences, blocks) or code
     return code
 
 

@@ -1,5 +1,5 @@
-"""What the grader says to the teacher about a failed program. Program output is untrusted text on its way into a model's
-context: control characters, lone surrogates, direction marks and chat tokens are broken up."""
+"""What the grader says to the teacher about a failed program. Program output is untrusted text on its way into a
+model's context: control characters, lone surrogates, direction marks and chat tokens are broken up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from sdpo.records import GradeStatus, TestOutcome
 
-CHAT_TOKEN = re.compile(r"<(?=[|｜/]|(?:s|bos|eos|pad|unk|think|start_of_turn|end_of_turn|begin_of_text|tool_call|im_)\b)|\[(?=/?INST\])")
+CHAT_TOKEN = re.compile(
+    r"<(?=[|｜/]|(?:s|bos|eos|pad|unk|think|start_of_turn|end_of_turn|begin_of_text|tool_call|im_)\b)|\[(?=/?INST\])"
+)
 CUT = "\n... (cut)"
 HEADLINES = {
     GradeStatus.WRONG: "Wrong answer",
@@ -86,7 +88,9 @@ def render(outcome: TestOutcome, options: FeedbackOptions) -> str:
 
 def _leetcode(status: GradeStatus, headline: str, fields: dict[str, str], error: str) -> str:
     if status is GradeStatus.WRONG:
-        return f"{headline}\n\nInput\n\n{fields['input']}\n\nOutput\n\n{fields['got']}\n\nExpected\n\n{fields['expected']}"
+        return (
+            f"{headline}\n\nInput\n\n{fields['input']}\n\nOutput\n\n{fields['got']}\n\nExpected\n\n{fields['expected']}"
+        )
     parts = [headline, error, f"Last Executed Input\n\n{fields['input']}" if fields["input"] else ""]
     return "\n\n".join(part for part in parts if part)
 

@@ -1,4 +1,5 @@
-"""Finds the final answer of a mathematics response and compares what can be compared exactly, without a computer algebra."""
+"""Finds the final answer of a mathematics response and compares what can be compared exactly, without a computer
+algebra."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ class NoAnswer(Exception):
 
 
 def last_boxed(text: str) -> str:
-    """Content of the last box. Raises NoAnswer when there is none, or when the last one is never closed: an earlier box is not
-    the final answer then."""
+    """Content of the last box. Raises NoAnswer when there is none, or when the last one is never closed: an earlier
+    box is not the final answer then."""
     found = list(BOX.finditer(text))
-    bare = [match for match in BARE_BOX.finditer(text)]
+    bare = list(BARE_BOX.finditer(text))
     if not found and not bare:
         raise NoAnswer("no box")
     if bare and (not found or bare[-1].start() > found[-1].start()):
@@ -75,7 +76,13 @@ def normalize(answer: str) -> str:
     """The same mathematics in one spelling: no math shifts, spacing commands, size commands or text wrappers."""
     text = answer.strip().strip("$").strip()
     text = text.removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]")
-    text = text.replace("{,}", ",").replace("\\!", "").replace("\u2212", "-").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = (
+        text.replace("{,}", ",")
+        .replace("\\!", "")
+        .replace("\u2212", "-")
+        .replace("\\dfrac", "\\frac")
+        .replace("\\tfrac", "\\frac")
+    )
     text = _SIZES.sub("", _SPACES.sub(" ", text))
     for _ in range(3):
         text = _WRAPPERS.sub(r"\1", text)
@@ -107,7 +114,8 @@ def choice_letter(answer: str) -> str | None:
 
 
 def plain_words(answer: str) -> str | None:
-    """A verbal answer in lower case ("east"), None when it is mathematics: needs a text wrapper or to be one bare word."""
+    """A verbal answer in lower case ("east"), None when it is mathematics: needs a text wrapper or to be one bare
+    word."""
     text = normalize(answer)
     wrapped = re.fullmatch(r"\s*\\(?:text|textbf|mathrm|mbox)\s*\{[^{}]*\}\s*", answer.strip().strip("$"))
     if not re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text) or len(text) < 3:
@@ -117,4 +125,6 @@ def plain_words(answer: str) -> str | None:
 
 def is_prose(answer: str) -> bool:
     """Several bare words: no algebra system should read "see the figure" as a product of letters."""
-    return bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}", normalize(answer))) and "\\" not in normalize(answer)
+    return bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}", normalize(answer))) and "\\" not in normalize(
+        answer
+    )

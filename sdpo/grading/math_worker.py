@@ -1,6 +1,7 @@
 """The process that owns the computer algebra: one JSON request a line in, one JSON answer a line out.
 
-It may hang or eat memory on an expression, so it is never this process of the trainer: `math_pool` kills and replaces it.
+It may hang or eat memory on an expression, so it is never this process of the trainer: `math_pool` kills and replaces
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def main() -> None:
     targets = [LatexExtractionConfig(boxed_match_priority=-1), ExprExtractionConfig()]
 
     def read(text: str) -> list[Any]:
-        """Math shifts make bare LaTeX readable. Time is limited from outside: the library's own alarm needs the main thread
-        and swallows itself."""
+        """Math shifts make bare LaTeX readable. Time is limited from outside: the library's own alarm needs the main
+        thread and swallows itself."""
         return parse(f"${text}$", targets, parsing_timeout=None, raise_on_error=False)
 
     def equal(gold: str, answer: str) -> bool:

@@ -47,8 +47,9 @@ def read_gold(truth: Any) -> tuple[str, int] | None:
 
 
 def extract_letter(answer: str, choices: int, tags_required: bool = False) -> str | None:
-    """The chosen letter in upper case, None when there is none. The last tagged answer decides; without tags a clear statement
-    ("the answer is C", "\\boxed{C}", a last line that is only a letter) is taken, so an article or the pronoun I is not."""
+    """The chosen letter in upper case, None when there is none. The last tagged answer decides; without tags a clear
+    statement ("the answer is C", "\\boxed{C}", a last line that is only a letter) is taken, so an article or the
+    pronoun I is not."""
     tagged = TAGGED.findall(answer)
     if tagged:
         return from_tag(tagged[-1], choices)

@@ -1,5 +1,5 @@
-"""Prepares test code for the judge: finds the names it takes from the solution and rewrites its asserts so that a failure says
-what was compared. Done once per problem, in the grader; the compiled code travels to the judge."""
+"""Prepares test code for the judge: finds the names it takes from the solution and rewrites its asserts so that a
+failure says what was compared. Done once per problem, in the grader; the compiled code travels to the judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def prepare(code: str, entry_point: str | None) -> bytes:
     tree = ast.parse(code, FILE)
     names = solution_names(tree, entry_point)
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
-    statements = {node.lineno: text_of(node) for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_simple(node)}
+    statements = {
+        node.lineno: text_of(node) for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_simple(node)
+    }
     rewritten = ast.fix_missing_locations(Rewriter().visit(tree))
     payload: dict[str, Any] = {
         "code": compile(rewritten, FILE, "exec", dont_inherit=True),
@@ -68,8 +70,8 @@ def solution_names(tree: ast.Module, entry_point: str | None) -> list[str]:
 class Rewriter(ast.NodeTransformer):
     """`assert left == right` becomes two temporaries and a call of the judge.
 
-    A failed assert that stands directly in the module, in check() or in a test function is recorded and the next one still runs;
-    deeper ones raise, because the code around them relies on that.
+    A failed assert that stands directly in the module, in check() or in a test function is recorded and the next one
+    still runs; deeper ones raise, because the code around them relies on that.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""A judged test: the judge (test code) and the solver (the solution) run side by side and talk over a socket; the judge's report
-comes back here."""
+"""A judged test: the judge (test code) and the solver (the solution) run side by side and talk over a socket; the
+judge's report comes back here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ def judged_run(server: Server, source: bytes, tests: bytes, limits: Limits) -> A
     start = time.monotonic()
     try:
         solver = ChildRun(
-            server, "remote", source, limits, stdout_cap=cap, drop_stdout=True, link=far, own_channel=False, poller=poller
+            server,
+            "remote",
+            source,
+            limits,
+            stdout_cap=cap,
+            drop_stdout=True,
+            link=far,
+            own_channel=False,
+            poller=poller,
         )
         with solver:
             judge = ChildRun(server, "judge", tests, limits, stdout_cap=cap, drop_stdout=True, link=near, poller=poller)
@@ -56,7 +64,9 @@ def _outcome(report: Any, judge: ChildRun, solver: ChildRun) -> AssertOutcome:
         assert judge.ending is not None
         if judge.ending.exit_code == 0:
             raise SandboxFault("the judge ended without a report")
-        return AssertOutcome((AssertCase(GradeStatus.RUNTIME_ERROR, detail=f"the tests ended with {judge.ending.detail}"),))
+        return AssertOutcome(
+            (AssertCase(GradeStatus.RUNTIME_ERROR, detail=f"the tests ended with {judge.ending.detail}"),)
+        )
     if "load_error" in report:
         return AssertOutcome((_fault_case(report["load_error"], ""),))
     cases = [_case(case) for case in report["cases"]]
@@ -87,7 +97,9 @@ def _case(data: dict[str, Any]) -> AssertCase:
     if "error" in data:
         return AssertCase(GradeStatus.RUNTIME_ERROR, statement, detail=f"error in the test: {data['error']}")
     detail = str(data.get("message", ""))
-    return AssertCase(GradeStatus.WRONG, statement, str(data.get("left", "")), str(data.get("right", "")), detail=detail)
+    return AssertCase(
+        GradeStatus.WRONG, statement, str(data.get("left", "")), str(data.get("right", "")), detail=detail
+    )
 
 
 def _fault_case(data: Any, statement: str) -> AssertCase:

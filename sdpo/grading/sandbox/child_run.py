@@ -1,7 +1,7 @@
 """One child process seen from the grader: descriptors, frames, deadlines, output caps, and how it ended.
 
-Everything happens in the calling thread; there is no event loop to share. The run's socket is its life line: the server kills
-the run when this end closes, also when the grader itself is killed.
+Everything happens in the calling thread; there is no event loop to share. The run's socket is its life line: the
+server kills the run when this end closes, also when the grader itself is killed.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Poller:
 class ChildRun:
     """Use as a context manager; leaving it kills what still runs.
 
-    `stdout_cap`: bytes; one more ends the run (a program's answer), or is dropped when `drop_stdout`. `link`: a socket for the
-    process on the other side, as the channel where `own_channel` is off. Runs that share a `poller` end together.
+    `stdout_cap`: bytes; one more ends the run (a program's answer), or is dropped when `drop_stdout`. `link`: a
+    socket for the process on the other side, as the channel where `own_channel` is off. Runs that share a `poller`
+    end together.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class ChildRun:
         self._submit(server, kind, payload, stdin, link, own_channel)
         self.started = time.monotonic()
 
-    def _submit(self, server: Server, kind: str, payload: bytes, stdin: bytes, link: socket.socket | None, own: bool) -> None:
+    def _submit(
+        self, server: Server, kind: str, payload: bytes, stdin: bytes, link: socket.socket | None, own: bool
+    ) -> None:
         request = {
             "kind": kind,
             "cpu": self.hard_cpu,
@@ -162,7 +165,9 @@ class ChildRun:
         """Until the walls are up. SandboxFault when they cannot be built."""
         self._run_until(lambda: self.pid > 0, self.started + SETUP_SECONDS)
         if not self.pid:
-            raise SandboxFault("the run did not start in time" if self.ending is None else "the run ended before it started")
+            raise SandboxFault(
+                "the run did not start in time" if self.ending is None else "the run ended before it started"
+            )
 
     def receive(self, cap: int, cpu_s: float | None = None) -> Any:
         """The next frame's content, or None when the process ended or was ended first (see `ending`)."""
@@ -251,8 +256,9 @@ class ChildRun:
             return 0.0
 
     def _run_until(self, done: Callable[[], bool], deadline: float | None, cpu_s: float = 0.0) -> None:
-        """Serves descriptors until `done`, an end of this run, or a limit: `deadline` (monotonic; returns), else `cpu_s` of CPU
-        time of any run of the poller, or three times that and two seconds of wall time (ends the run)."""
+        """Serves descriptors until `done`, an end of this run, or a limit: `deadline` (monotonic; returns), else
+        `cpu_s` of CPU time of any run of the poller, or three times that and two seconds of wall time (ends the
+        run)."""
         wall = deadline if deadline is not None else self._wall_start + 3 * cpu_s + 2
         check = wall if deadline is not None else self._wall_start + cpu_s
         while self.ending is None and not done():
@@ -354,7 +360,9 @@ class ChildRun:
         elif kind == b"E":
             raise SandboxFault(message[1:].decode(errors="replace"))
         else:
-            raise SandboxFault("the fork server died" if not message else f"the run ended before its walls were up: {message!r}")
+            raise SandboxFault(
+                "the fork server died" if not message else f"the run ended before its walls were up: {message!r}"
+            )
 
     def _last_output(self) -> None:
         for name in ("stdout", "stderr", "channel"):

@@ -73,7 +73,8 @@ def is_empty(directory: str) -> bool:
 
 
 def unused_ids(count: int) -> int:
-    """First of `count` user ids for runs, from the top of the largest mapped block (a container maps few); 0 when not root.
+    """First of `count` user ids for runs, from the top of the largest mapped block (a container maps few); 0 when not
+    root.
 
     Different processes get different blocks, so that neither signals nor thread limits meet.
     """

@@ -20,5 +20,6 @@ class Limits:
         return 3 * self.cpu_s + 2
 
     def hard_cpu(self, tests: int = 1) -> int:
-        """RLIMIT_CPU of a process that answers `tests` tests: whole seconds, a second of slack for the supervisor's clock."""
+        """RLIMIT_CPU of a process that answers `tests` tests: whole seconds, a second of slack for the supervisor's
+        clock."""
         return math.ceil(self.cpu_s * tests) + 1

@@ -22,7 +22,8 @@ RETRY_SECONDS = 0.05  # first pause; doubled each time, with jitter
 
 
 class ServerPool:
-    """At most `concurrency` runs at once, one server per twelve. `flavor` names what a server has imported beforehand."""
+    """At most `concurrency` runs at once, one server per twelve. `flavor` names what a server has imported
+    beforehand."""
 
     def __init__(self, plans: dict[str, Plan], concurrency: int, retries: int) -> None:
         self.plans = plans
@@ -40,7 +41,8 @@ class ServerPool:
         self.plans = {flavor: dataclasses.replace(plan, features=features) for flavor, plan in self.plans.items()}
 
     def run(self, flavor: str, action: Callable[[Server], Result]) -> Result:
-        """Runs an action on a server; a fault of the sandbox is retried on a fresh one. Raises SandboxFault at the end."""
+        """Runs an action on a server; a fault of the sandbox is retried on a fresh one. Raises SandboxFault at the
+        end."""
         self._count("runs")
         for attempt in range(self.retries + 1):
             try:

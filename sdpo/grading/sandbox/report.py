@@ -28,7 +28,10 @@ class SandboxReport:
         f = self.features
         parts = []
         if f.namespaces:
-            parts.append({"range": "user namespace with an id per run", "single": "user namespace"}.get(f.user, "root") + ", namespaces")
+            parts.append(
+                {"range": "user namespace with an id per run", "single": "user namespace"}.get(f.user, "root")
+                + ", namespaces"
+            )
         if f.mounts:
             parts.append("own root")
         parts.append(f"landlock {f.landlock}" if f.landlock else "")
@@ -63,11 +66,13 @@ class SandboxReport:
         return next((f" ({self.features.refused[name]})" for name in names if name in self.features.refused), "")
 
     def line(self) -> str:
-        """E.g. "sandbox L2: landlock 7 + seccomp + rlimits; no namespaces (unshare: Operation not permitted); self-test 19/19"."""
+        """E.g. "sandbox L2: landlock 7 + seccomp + rlimits; no namespaces (unshare: Operation not permitted);
+        self-test 19/19"."""
         stopped = sum(check.stopped for check in self.checks)
         parts = [f"sandbox {self.level}: {' + '.join(self.walls())}", *self.weaker()]
         if self.checks:
             parts.append(f"self-test {stopped}/{len(self.checks)}")
+        parts += [f"not stopped: {check.name} ({check.detail})" for check in self.checks if not check.stopped]
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Sandbox:
         if not self.options.allow_unsafe:
             raise SandboxUnavailable(
                 f"no isolation level works on this machine: {failures[-1].line() if failures else 'none was tried'}; "
-                "use another machine or container, or set grading.allow_unsafe=true to run model-written code unprotected"
+                "use another machine or container, or run model-written code unprotected with grading.allow_unsafe=true"
             )
         return dataclasses.replace(self._open("L0"), unsafe=True)
 
@@ -104,7 +104,8 @@ class Sandbox:
         self.pool.close()
 
     def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome:
-        """One run, standard input to standard output. `output_cap`: bytes of stdout that end the run when exceeded (default:
+        """One run, standard input to standard output. `output_cap`: bytes of stdout that end the run when exceeded
+        (default:
         `limits.output_kb`). Raises SandboxFault after the retries."""
         cap = output_cap if output_cap is not None else limits.output_kb << 10
         return self.pool.run(flavor(source), lambda server: self._program(server, source, stdin, limits, cap))
@@ -135,9 +136,10 @@ class Sandbox:
     ) -> list[FunctionOutcome]:
         """Calls `name` of one solution with each list of arguments in turn, all in one process.
 
-        An input goes out only after the last one was answered; a limit or a dead process ends the run, and the calls not made
-        get the same status. `answer_sizes[i]`: encoded size of the expected value, for the cap on the answer. `accept(i,
-        outcome)` is asked after every answer; False ends the run early, and the list is shorter then. Raises SandboxFault.
+        An input goes out only after the last one was answered; a limit or a dead process ends the run, and the calls
+        not made get the same status. `answer_sizes[i]`: encoded size of the expected value, for the cap on the
+        answer. `accept(i, outcome)` is asked after every answer; False ends the run early, and the list is shorter
+        then. Raises SandboxFault.
         """
         sizes = answer_sizes or [0] * len(inputs)
 
@@ -159,14 +161,20 @@ class Sandbox:
         outcomes: list[FunctionOutcome] = []
         payload = to_bytes(source)
         cap = limits.output_kb << 10
-        with ChildRun(server, "solver", payload, limits, tests=len(inputs) + 1, stdout_cap=cap, drop_stdout=True) as run:
+        with ChildRun(
+            server, "solver", payload, limits, tests=len(inputs) + 1, stdout_cap=cap, drop_stdout=True
+        ) as run:
             run.wait_ready()
             loaded = run.receive(FRAME_ALLOWANCE)
             broken = None if loaded == {"loaded": 1} else dead_outcome(run, loaded, 0.0)
             for index, arguments in enumerate(inputs):
                 if broken is None:
                     outcome = self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index])
-                    broken = outcome if run.ending is not None or outcome.detail.startswith("the solution defines no") else None
+                    broken = (
+                        outcome
+                        if run.ending is not None or outcome.detail.startswith("the solution defines no")
+                        else None
+                    )
                 else:
                     outcome = broken
                 outcomes.append(outcome)
@@ -202,7 +210,9 @@ class Sandbox:
 def dead_outcome(run: ChildRun, answer: Any, seconds: float) -> FunctionOutcome:
     """The outcome when there is no value: what the program said, else how it ended."""
     if isinstance(answer, dict) and "missing" in answer:
-        return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, f"the solution defines no {str(answer['missing'])[-100:]}", None, seconds)
+        return FunctionOutcome(
+            GradeStatus.RUNTIME_ERROR, None, f"the solution defines no {str(answer['missing'])[-100:]}", None, seconds
+        )
     if isinstance(answer, dict) and "error" in answer:
         fault = Fault.from_message(answer["error"])
         if fault.type == "SystemExit":
@@ -234,5 +244,3 @@ def flavor(source: str) -> str:
 
 def to_bytes(source: str) -> bytes:
     return source.encode("utf-8", "surrogatepass")
-
-

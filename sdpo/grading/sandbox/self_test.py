@@ -59,7 +59,7 @@ PROBES = {
         "    return True\n"
         'return "open" if any(map(is_open, range(4, 1024))) else "stopped"'
     ),
-    "memory": 'return refused(lambda: bytearray(900 << 20))',
+    "memory": "return refused(lambda: bytearray(900 << 20))",
 }
 
 
@@ -80,7 +80,9 @@ def self_test(sandbox: Sandbox) -> list[Check]:
     flood = sandbox.run_program("while True: print('x' * 9999)", b"", limits)
     checks.append(Check("output limit", flood.status is GradeStatus.OUTPUT_LIMIT, flood.status))
     honest = sandbox.run_program("print(int(input()) * 2)", b"21\n", limits)
-    checks.append(Check("an honest program", honest.stdout == b"42\n" and honest.status is GradeStatus.OK, honest.detail))
+    checks.append(
+        Check("an honest program", honest.stdout == b"42\n" and honest.status is GradeStatus.OK, honest.detail)
+    )
     return checks
 
 

@@ -14,17 +14,27 @@ from .inside.plan import Features, Plan
 from .outcome import SandboxFault
 
 PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
-BOOT = (
-    f"import sys; sys.path.insert(0, {PACKAGE_ROOT!r}); from sdpo.grading.sandbox.inside.zygote import main; sys.path.pop(0); main()"
-)
+BOOT = f"""
+import sys
+sys.path.insert(0, {PACKAGE_ROOT!r})
+from sdpo.grading.sandbox.inside.zygote import main
+sys.path.pop(0)
+main()
+"""
 START_SECONDS = 60.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def environment() -> dict[str, str]:
     """Built from nothing; the library path is the one thing an interpreter may need to start at all."""
-    result = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    result |= {name: "1" for name in THREADS}
+    result = {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": "/",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    result |= dict.fromkeys(THREADS, "1")
     if "LD_LIBRARY_PATH" in os.environ:
         result["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     return result

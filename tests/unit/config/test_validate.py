@@ -267,9 +267,9 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="shards that do not divide the ranks",
         ),
         pytest.param(
-            {"grading.allow_unsafe": True},
-            "grading.allow_unsafe: got True; allowed: False in this version",
-            id="no sandbox",
+            {"grading.backend": "http"},
+            "grading.service_url: got None; allowed: the address of the service; needed by grading.backend=http",
+            id="a service without an address",
         ),
         pytest.param(
             {f"{MODEL}.lora_rank": 8},

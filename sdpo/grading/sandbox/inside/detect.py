@@ -1,8 +1,8 @@
 """Finds the walls that can be built on this machine, by building them in throw-away processes.
 
 Settings files do not tell: a user namespace may be creatable and yet useless, a mount may be refused by a filter of the
-container, Landlock may be compiled in and switched off. A half-made namespace cannot be left either, so every attempt runs in
-a child of its own.
+container, Landlock may be compiled in and switched off. A half-made namespace cannot be left either, so every attempt
+runs in a child of its own.
 """
 
 from __future__ import annotations
@@ -111,7 +111,13 @@ def _find_namespaces(features: Features, plan: Plan, proc_fd: int, admin: bool) 
             nested = user == "single"
             for nested_user in (True, False) if nested else (False,):
                 candidate = Features(
-                    user, True, mounts, features.landlock, features.seccomp, not nested and plan.uid_base > 0, nested_user
+                    user,
+                    True,
+                    mounts,
+                    features.landlock,
+                    features.seccomp,
+                    not nested and plan.uid_base > 0,
+                    nested_user,
                 )
                 text = attempt(lambda c=candidate: rehearse(plan, c, proc_fd))
                 if not text:
@@ -123,14 +129,14 @@ def _find_namespaces(features: Features, plan: Plan, proc_fd: int, admin: bool) 
 
 
 def rehearse(plan: Plan, features: Features, proc_fd: int, read: bool = False) -> None:
-    """The whole way of a run: namespaces, server process, child with its walls. OSError where it stops. `read`: the child also
-    has to read a file of the interpreter."""
+    """The whole way of a run: namespaces, server process, child with its walls. OSError where it stops. `read`: the
+    child also has to read a file of the interpreter."""
     ruleset = -1 if features.mounts else make_ruleset(plan, features)
 
     def server() -> None:
         rules = make_ruleset(plan, features) if features.mounts else ruleset
-        walls = Walls(plan, features, proc_fd, rules)
-        fail_with(attempt(lambda: child(walls, os.getpid())))
+        walls, own_pid = Walls(plan, features, proc_fd, rules), os.getpid()
+        fail_with(attempt(lambda: child(walls, own_pid)))
 
     def child(walls: Walls, server_pid: int) -> None:
         if not features.namespaces:

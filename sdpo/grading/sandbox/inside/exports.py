@@ -11,25 +11,27 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-
 # Exact types that travel as values; everything else stays and is referred to.
 VALUES = (
-    set, frozenset, bytes, bytearray, complex, collections.deque, collections.Counter, collections.OrderedDict,
-    collections.defaultdict, Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
-)  # fmt: skip
+    *(set, frozenset, bytes, bytearray, complex, Decimal, Fraction),
+    *(collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+)
 PLAIN_BASES = (str, int, float, tuple, list, dict, set, frozenset, bytes)
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(operator, name)
-    for name in (
-        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index"
-        " lt le gt ge eq ne contains getitem setitem delitem"
-    ).split()
-}
+_OPERATORS = """
+add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index lt le gt ge eq ne
+contains getitem setitem delitem
+"""
+OPERATIONS: dict[str, Callable[..., Any]] = {word: getattr(operator, word) for word in _OPERATORS.split()}
 OPERATIONS |= {
-    "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash, "int": int, "float": float,
-    "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance, "divmod": divmod, "round": round,
-    "enter": lambda o: o.__enter__(), "exit": lambda o, *a: o.__exit__(*a), "reversed": reversed, "issubclass": issubclass,
-}  # fmt: skip
+    operation.__name__: operation
+    for operation in (
+        *(len, iter, next, bool, str, repr, hash, int, float, divmod, round, reversed),
+        *(getattr, setattr, delattr, isinstance, issubclass),
+    )
+}
+OPERATIONS["enter"] = lambda manager: manager.__enter__()
+OPERATIONS["exit"] = lambda manager, *error: manager.__exit__(*error)
 
 
 class Exports:
@@ -74,5 +76,3 @@ def error_base(kind: type) -> str:
         if base.__module__ == "builtins" and base.__name__ != "object":
             return base.__name__
     return "Exception"
-
-

@@ -1,4 +1,5 @@
-"""What went wrong in a graded program, as plain data: type, message, and the program's own frames with their source lines."""
+"""What went wrong in a graded program, as plain data: type, message, and the program's own frames with their source
+lines."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def frames(traceback: types.TracebackType | None, file: str = FILE) -> list[list
 
 
 def fault(error: BaseException, file: str = FILE) -> dict[str, Any]:
-    """{"type", "message", "frames", "code"}; survives exceptions whose own methods raise. "code" is SystemExit's argument."""
+    """{"type", "message", "frames", "code"}; survives exceptions whose own methods raise. "code" is SystemExit's
+    argument."""
     kind = type(error)
     name = type.__getattribute__(kind, "__name__")
     try:

@@ -53,7 +53,8 @@ def describe(value: object, limit: int = 200) -> str:
 
 
 def encode(value: Any, foreign: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
-    """Plain JSON data for a value. Subclasses of built-in types lose their class; `foreign` may give data for the rest."""
+    """Plain JSON data for a value. Subclasses of built-in types lose their class; `foreign` may give data for the
+    rest."""
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
@@ -131,12 +132,23 @@ def _encode_numpy(value: Any, inner: Callable[[Any], Any]) -> Any:
     return None
 
 
-def decode(data: Any, arrays: Callable[[str, Any], Any] | None = None, foreign: Callable[[str, Any], Any] | None = None) -> Any:
-    """The value behind JSON data. ndarrays become nested lists unless `arrays(dtype, nested)` builds them; tags that are not
-    of this file go to `foreign(tag, body)`. Raises FrameError."""
+def decode(
+    data: Any, arrays: Callable[[str, Any], Any] | None = None, foreign: Callable[[str, Any], Any] | None = None
+) -> Any:
+    """The value behind JSON data. ndarrays become nested lists unless `arrays(dtype, nested)` builds them; tags that
+    are not of this file go to `foreign(tag, body)`. Raises FrameError."""
     try:
         return _decode(data, arrays, foreign, 0)
-    except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, OverflowError, InvalidOperation, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        ZeroDivisionError,
+        OverflowError,
+        InvalidOperation,
+        RecursionError,
+    ) as error:
         raise FrameError(f"{type(error).__name__} while decoding") from None
 
 

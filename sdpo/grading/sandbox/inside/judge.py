@@ -1,6 +1,7 @@
 """The tests' side of an assert test: runs the test code against proxies of the solution and reports every assert.
 
-The code was parsed, rewritten and compiled in the grader; here it only runs. A rewritten assert calls `check(index, ...)`.
+The code was parsed, rewritten and compiled in the grader; here it only runs. A rewritten assert calls `check(index,
+...)`.
 """
 
 from __future__ import annotations
@@ -66,10 +67,12 @@ class Judge:
         sys.modules["solution"] = sys.modules["main"] = solution = types.ModuleType("solution")
         vars(solution).update(names)
         sys.modules["pytest"] = test_tools.make_pytest()
-        # A name of the solution never replaces a built-in function: `all` or `len` would decide the asserts. The function under
-        # test is the one exception, because the row names it.
+        # A name of the solution never replaces a built-in function: `all` or `len` would decide the asserts. The
+        # function under test is the one exception, because the row names it.
         builtin_names = vars(sys.modules["builtins"])
-        vars(module).update({name: value for name, value in names.items() if name not in builtin_names or name == entry})
+        vars(module).update(
+            {name: value for name, value in names.items() if name not in builtin_names or name == entry}
+        )
         if entry:
             vars(module).setdefault("candidate", names[entry])
         vars(module)["__sdpo__"] = self
@@ -151,7 +154,8 @@ class Judge:
         self.side.in_assert = True
 
     def check(self, holds: Any, statement: str, stop: bool, *sides: Any) -> None:
-        """One assert. `sides`: the two operands of a comparison. `stop`: raise, because the code after it relies on it."""
+        """One assert. `sides`: the two operands of a comparison. `stop`: raise, because the code after it relies on
+        it."""
         ok = bool(holds)
         self.side.in_assert = False
         if ok:

@@ -1,4 +1,5 @@
-"""Thin ctypes wrappers around the system calls that build the walls. Every failure is an OSError that names the call."""
+"""Thin ctypes wrappers around the system calls that build the walls. Every failure is an OSError that names the
+call."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 def prctl(option: int, *arguments: int) -> int:
     words = (list(arguments) + [0, 0, 0, 0])[:4]
-    return _check(_syscall(ctypes.c_long(NR["prctl"]), ctypes.c_long(option), *map(ctypes.c_long, words)), f"prctl {option}")
+    return _check(
+        _syscall(ctypes.c_long(NR["prctl"]), ctypes.c_long(option), *map(ctypes.c_long, words)), f"prctl {option}"
+    )
 
 
 def close_from(first: int) -> None:

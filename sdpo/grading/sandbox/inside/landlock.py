@@ -1,5 +1,5 @@
-"""Landlock: a set of file-system rights that a process can only narrow. One rule set is built in the fork server; each run
-takes it on with one system call."""
+"""Landlock: a set of file-system rights that a process can only narrow. One rule set is built in the fork server;
+each run takes it on with one system call."""
 
 from __future__ import annotations
 

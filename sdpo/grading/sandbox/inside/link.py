@@ -1,12 +1,11 @@
-"""Two-way calls between the judge and the solver over one socket. Synchronous: while a side waits for its answer it serves the
-other side's questions, so callbacks nest like ordinary calls. Answers carry the question's random number; one sent ahead of
-its question fits none."""
+"""Two-way calls between the judge and the solver over one socket. Synchronous: while a side waits for its answer it
+serves the other side's questions, so callbacks nest like ordinary calls. Answers carry the question's random number;
+one sent ahead of its question fits none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from .frames import LENGTH, FrameError, read_exactly, unpack, write_frame
 

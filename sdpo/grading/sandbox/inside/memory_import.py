@@ -1,4 +1,5 @@
-"""Serves the standard library from memory, for runs that may not open files (or whose user id may not read the interpreter's)."""
+"""Serves the standard library from memory, for runs that may not open files (or whose user id may not read the
+interpreter's)."""
 
 from __future__ import annotations
 
@@ -12,12 +13,21 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 
-SKIPPED = frozenset(
-    "test tests idlelib tkinter turtledemo lib2to3 ensurepip distutils site-packages dist-packages __pycache__ pydoc_data"
-    " msilib idle_test venv turtle.py antigravity.py this.py".split()
-)
+_SKIPPED = """
+test tests idlelib tkinter turtledemo lib2to3 ensurepip distutils site-packages dist-packages __pycache__ pydoc_data
+msilib idle_test venv turtle.py antigravity.py this.py
+"""
+SKIPPED = frozenset(_SKIPPED.split())
 SKIPPED_EXTENSIONS = ("_test", "xx", "_tkinter", "_ctypes_test", "_xx", "_curses", "nis", "ossaudiodev")
-NUMPY_PARTS = ("numpy.random", "numpy.linalg", "numpy.fft", "numpy.polynomial", "numpy.ma", "numpy.testing", "numpy.typing")
+NUMPY_PARTS = (
+    "numpy.random",
+    "numpy.linalg",
+    "numpy.fft",
+    "numpy.polynomial",
+    "numpy.ma",
+    "numpy.testing",
+    "numpy.typing",
+)
 PYC_HEADER = 16
 
 

@@ -1,5 +1,5 @@
-"""The outer walls, built once by the fork server: own user, process, network, IPC, host-name and cgroup namespaces, and a
-read-only root that holds the interpreter, its libraries and four devices - no /proc, /sys, /etc or /tmp."""
+"""The outer walls, built once by the fork server: own user, process, network, IPC, host-name and cgroup namespaces,
+and a read-only root that holds the interpreter, its libraries and four devices - no /proc, /sys, /etc or /tmp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LOADER_LINKS = ("/lib", "/lib64", "/usr/lib64", "/lib32")
 def enter(plan: Plan, user: str, mounts: bool, proc_fd: int) -> None:
     """Moves this process (single-threaded) into the namespaces; its next child is the first of the process namespace.
 
-    `user`: "range" (real root; a block of high ids is mapped), "single" (own id becomes root inside), "none" (real root stays).
+    `user`: "range" (real root; a block of high ids is mapped), "single" (own id becomes root inside), "none" (real
+    root stays).
     """
     if user == "range":
         if mounts:  # before the user namespace: its root cannot reach an interpreter below somebody's home
@@ -143,7 +144,9 @@ def read_only(target: str) -> None:
     kept = os.statvfs(target).f_flag & (kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | 1024 | 2048 | (1 << 12))
     flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID
     flags |= kept & (kernel.MS_NODEV | kernel.MS_NOEXEC)
-    flags |= (1024 if kept & 1024 else 0) | (2048 if kept & 2048 else 0)  # noatime, nodiratime: the same bits in both worlds
+    flags |= (1024 if kept & 1024 else 0) | (
+        2048 if kept & 2048 else 0
+    )  # noatime, nodiratime: the same bits in both worlds
     flags |= (1 << 21) if kept & (1 << 12) else 0  # relatime differs
     kernel.mount("none", target, None, flags)
 

@@ -1,8 +1,9 @@
-"""A whole program, standard input to standard output. Its verdict is made elsewhere, from the output and the exit status; the
-channel only carries a description of an uncaught exception."""
+"""A whole program, standard input to standard output. Its verdict is made elsewhere, from the output and the exit
+status; the channel only carries a description of an uncaught exception."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from . import faults, stage
@@ -33,7 +34,5 @@ def run() -> None:
 
 def report(error: BaseException) -> None:
     stage.flush()
-    try:
+    with contextlib.suppress(OSError):  # the program closed the channel: no details then
         write_frame(stage.CHANNEL, {"error": faults.fault(error)})
-    except OSError:
-        pass  # the program closed the channel: no details then

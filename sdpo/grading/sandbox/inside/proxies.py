@@ -1,7 +1,8 @@
 """The solution as the tests see it: functions, classes, objects and exceptions that live in the other process.
 
-Equality is decided here. A remote object never equals a plain value, and the plain value is not sent over; two remote objects
-are compared by their own process, and that makes the verdict weak, as does any operator that hands a test's operand over.
+Equality is decided here. A remote object never equals a plain value, and the plain value is not sent over; two remote
+objects are compared by their own process, and that makes the verdict weak, as does any operator that hands a test's
+operand over.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from .exports import OPERATIONS, PLAIN_BASES, Exports, error_base, is_value, kin
 from .frames import FrameError, decode, encode
 from .link import Link
 
-OFFERED = frozenset("call getattr setattr len iter next getitem setitem bool str repr contains".split())
+_OFFERED = "call getattr setattr len iter next getitem setitem bool str repr contains"
+OFFERED = frozenset(_OFFERED.split())
 GENERIC_NAMES = frozenset({"BaseException", "GeneratorExit"})
 
 
@@ -54,8 +56,8 @@ class JudgeSide:
         return self.decode(answer["ok"])
 
     def _copy_changes(self, args: list, changed: list) -> None:
-        """Arguments changed in place are changed here too. Inside one assert that reads the argument afterwards, the test
-        lets the program edit its own yardstick."""
+        """Arguments changed in place are changed here too. Inside one assert that reads the argument afterwards, the
+        test lets the program edit its own yardstick."""
         for index, data in changed:
             target, content = args[index], self.decode(data)
             if type(content) is not type(target):
@@ -204,10 +206,10 @@ class RemoteObject:
         return not self == other
 
 
-_QUIET = (
-    "len iter next bool str repr hash int float index getitem setitem delitem enter exit reversed round abs neg pos invert"
-    " setattr delattr"
-)
+_QUIET = """
+len iter next bool str repr hash int float index getitem setitem delitem enter exit reversed round abs neg pos invert
+setattr delattr
+"""
 _DECIDING = "lt le gt ge contains add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift divmod"
 for _name in _QUIET.split():
     setattr(RemoteObject, f"__{_name}__", _remote(_name))
@@ -224,7 +226,7 @@ def _reflected(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in "add sub mul truediv floordiv mod pow and_ or_ xor".split():
+for _name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor"]:
     setattr(RemoteObject, f"__r{_name.rstrip('_')}__", _reflected(_name))
 
 

@@ -1,5 +1,5 @@
-"""The solution's side of an assert test: answers the judge's questions about the names that the tests use. The tests and the
-expected values are in another process."""
+"""The solution's side of an assert test: answers the judge's questions about the names that the tests use. The tests
+and the expected values are in another process."""
 
 from __future__ import annotations
 
@@ -168,11 +168,8 @@ def _operator(name: str) -> Callable[..., Any]:
     return method
 
 
-for _dunder, _name in (
-    ("__len__", "len"), ("__iter__", "iter"), ("__next__", "next"), ("__getitem__", "getitem"), ("__setitem__", "setitem"),
-    ("__bool__", "bool"), ("__str__", "str"), ("__repr__", "repr"), ("__contains__", "contains"),
-):  # fmt: skip
-    setattr(JudgeObject, _dunder, _operator(_name))
+for _name in ("len", "iter", "next", "getitem", "setitem", "bool", "str", "repr", "contains"):
+    setattr(JudgeObject, f"__{_name}__", _operator(_name))
 
 
 def numpy_array(dtype: str, nested: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The system-call filter: default deny, a binary search over the numbers, arguments checked where a call has a dangerous form.
+"""The system-call filter: default deny, a binary search over the numbers, arguments checked where a call has a
+dangerous form.
 
-Classic BPF; an instruction is (code, jump if true, jump if false, constant). Words of `seccomp_data`: number 0, architecture 4,
-argument i at 16 + 8 i (low half first; both supported machines are little-endian).
+Classic BPF; an instruction is (code, jump if true, jump if false, constant). Words of `seccomp_data`: number 0,
+architecture 4, argument i at 16 + 8 i (low half first; both supported machines are little-endian).
 """
 
 from __future__ import annotations
@@ -17,27 +18,38 @@ LOAD, JEQ, JGE, JSET, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
 X32_BIT = 0x40000000
 FIRST_RECENT = 424  # numbers from here on are younger than the filter's knowledge: ENOSYS makes libc fall back
 
-PLAIN = """
-read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3 pipe pipe2
-poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2 sendfile
-copy_file_range splice tee fsync fdatasync ftruncate fallocate fadvise64 readahead fstat getcwd umask
-mmap munmap mprotect mremap brk madvise mincore msync membarrier futex set_robust_list get_robust_list rseq
-set_tid_address gettid exit exit_group sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max
-sched_get_priority_min sched_rr_get_interval nanosleep clock_nanosleep arch_prctl clock_gettime clock_getres gettimeofday time
-times getitimer setitimer alarm timerfd_create timerfd_settime timerfd_gettime rt_sigaction rt_sigprocmask rt_sigreturn
-rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack pause signalfd4 restart_syscall getpid getppid getuid geteuid getgid
-getegid getresuid getresgid getgroups getpgrp getpgid getsid uname sysinfo getrlimit getrusage getrandom getcpu getpriority
-wait4 waitid sendto recvfrom shutdown getsockname getpeername getsockopt setsockopt
-""".split()
+_PLAIN = """
+read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3 pipe
+pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd
+eventfd2 sendfile copy_file_range splice tee fsync fdatasync ftruncate fallocate fadvise64 readahead fstat getcwd
+umask mmap munmap mprotect mremap brk madvise mincore msync membarrier futex set_robust_list get_robust_list rseq
+set_tid_address gettid exit exit_group sched_yield sched_getaffinity sched_getparam sched_getscheduler
+sched_get_priority_max sched_get_priority_min sched_rr_get_interval nanosleep clock_nanosleep arch_prctl clock_gettime
+clock_getres gettimeofday time times getitimer setitimer alarm timerfd_create timerfd_settime timerfd_gettime
+rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack pause signalfd4
+restart_syscall getpid getppid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid getsid
+uname sysinfo getrlimit getrusage getrandom getcpu getpriority wait4 waitid sendto recvfrom shutdown getsockname
+getpeername getsockopt setsockopt
+"""
+PLAIN = _PLAIN.split()
 
 # By path: where Landlock or a read-only tree stands behind them. The last level has neither and refuses all of them.
-PATHS = """
-open openat stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat chdir fchdir mkdir mkdirat rmdir unlink
-unlinkat rename renameat renameat2 link linkat symlink symlinkat chmod fchmod fchmodat utimensat utime utimes futimesat
-getdents getdents64 statfs fstatfs truncate creat
-""".split()
+_PATHS = """
+open openat stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat chdir fchdir mkdir mkdirat
+rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat chmod fchmod fchmodat utimensat utime
+utimes futimesat getdents getdents64 statfs fstatfs truncate creat
+"""
+PATHS = _PATHS.split()
 
-FCNTL = (0, 1, 2, 3, 4, 1030, 1032)  # dup, flags, pipe size; no owners, leases, locks (a lock is a channel between runs)
+FCNTL = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    1030,
+    1032,
+)  # dup, flags, pipe size; no owners, leases, locks (a lock is a channel between runs)
 IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, its size, bytes waiting, close-on-exec
 PRCTL = (3, 15, 16, 23, 0x53564D41)  # read-only questions, thread and mapping names
 CLONE_THREAD, CLONE_NAMESPACES = 0x10000, 0x7E020080
@@ -151,7 +163,14 @@ def build(policy: Policy, machine: str = MACHINE) -> bytes:
     """The program for one run, ready to install."""
     body = _tree(_ranges(rules(policy, numbers(machine))))
     arch = AUDIT_ARCH[machine]
-    head = [(LOAD, 0, 0, 4), (JEQ, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0), (JGE, 0, 1, X32_BIT), (RETURN, 0, 0, KILL)]
+    head = [
+        (LOAD, 0, 0, 4),
+        (JEQ, 1, 0, arch),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, 0),
+        (JGE, 0, 1, X32_BIT),
+        (RETURN, 0, 0, KILL),
+    ]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in [*head, *body])
 
 

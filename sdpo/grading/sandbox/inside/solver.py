@@ -1,4 +1,5 @@
-"""Functions of a solution, called one input at a time. What is sent back is only an answer: the expected value is not here."""
+"""Functions of a solution, called one input at a time. What is sent back is only an answer: the expected value is not
+here."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def answer(module: types.ModuleType, question: dict) -> dict[str, Any]:
 
 
 def find(module: types.ModuleType, name: str) -> Callable[..., Any]:
-    """A module-level function, else the method of that name of a fresh `Solution` instance (`Class.method` is also taken)."""
+    """A module-level function, else the method of that name of a fresh `Solution` instance (`Class.method` is also
+    taken)."""
     holder: Any = module
     if "." in name:
         class_name, name = name.rsplit(".", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import io
 import os
 import sys
 import threading
@@ -30,9 +29,10 @@ def read_payload() -> str:
 
 def set_streams() -> None:
     """New objects over descriptors 0 to 2: nothing buffered or cached before the fork shows through."""
-    sys.stdin = sys.__stdin__ = io.open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = sys.__stdout__ = io.open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stderr = sys.__stderr__ = io.open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    options = {"encoding": "utf-8", "closefd": False}
+    sys.stdin = sys.__stdin__ = open(0, errors="surrogateescape", **options)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", errors="surrogateescape", **options)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", **options)  # noqa: SIM115
 
 
 def new_module(name: str, file: str = faults.FILE) -> types.ModuleType:

@@ -1,4 +1,5 @@
-"""Numbers of the system calls that the sandbox makes or filters: name, x86-64, aarch64 ("-": the architecture lacks it).
+"""Numbers of the system calls that the sandbox makes or filters: name, x86-64, aarch64 ("-": the architecture lacks
+it).
 
 Source: the kernel's own tables (arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h).
 """

@@ -1,5 +1,5 @@
-"""A small stand-in for the parts of pytest that test files of code data sets use: raises, approx, fail, skip, mark.parametrize.
-The real one is not among a run's packages."""
+"""A small stand-in for the parts of pytest that test files of code data sets use: raises, approx, fail, skip,
+mark.parametrize. The real one is not among a run's packages."""
 
 from __future__ import annotations
 
@@ -47,14 +47,23 @@ class Approx:
 
     def _near(self, got: Any, expected: Any) -> bool:
         if isinstance(expected, dict):
-            return isinstance(got, dict) and got.keys() == expected.keys() and all(self._near(got[k], v) for k, v in expected.items())
+            return (
+                isinstance(got, dict)
+                and got.keys() == expected.keys()
+                and all(self._near(got[k], v) for k, v in expected.items())
+            )
         if isinstance(expected, (list, tuple)):
             return isinstance(got, (list, tuple)) and len(got) == len(expected) and all(map(self._near, got, expected))
         if isinstance(expected, bool) or not isinstance(expected, (int, float)) or not isinstance(got, (int, float)):
             return bool(got == expected)
         if self.rel is None and self.abs is not None:
             return math.isclose(got, expected, rel_tol=0.0, abs_tol=self.abs)
-        return math.isclose(got, expected, rel_tol=1e-6 if self.rel is None else self.rel, abs_tol=1e-12 if self.abs is None else self.abs)
+        return math.isclose(
+            got,
+            expected,
+            rel_tol=1e-6 if self.rel is None else self.rel,
+            abs_tol=1e-12 if self.abs is None else self.abs,
+        )
 
     def __repr__(self) -> str:
         return f"approx({self.expected!r})"
@@ -129,6 +138,8 @@ def skip(reason: str = "") -> None:
 
 def make_pytest() -> types.ModuleType:
     module = types.ModuleType("pytest")
-    vars(module).update(raises=raises, approx=Approx, fail=fail, skip=skip, fixture=fixture, mark=Mark(), main=lambda *_: 0)
+    vars(module).update(
+        raises=raises, approx=Approx, fail=fail, skip=skip, fixture=fixture, mark=Mark(), main=lambda *_: 0
+    )
     vars(module)["param"] = lambda *values, **_: values if len(values) > 1 else values[0]
     return module

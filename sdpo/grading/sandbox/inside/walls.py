@@ -30,8 +30,8 @@ class Walls:
         self._tasks = (0.0, 0)
 
     def confine(self, slot: int, cpu_seconds: int, memory_mb: int, scratch_mb: int, keep: int, server: int) -> None:
-        """Everything but the filter (`seal`). `keep`: descriptors below this number stay open. `server`: expected parent, 0
-        where it is outside this process namespace."""
+        """Everything but the filter (`seal`). `keep`: descriptors below this number stay open. `server`: expected
+        parent, 0 where it is outside this process namespace."""
         features = self.features
         os.setsid()  # groups cross process namespaces: kill(0, ...) must not reach the server
         uid = self._run_uid(slot)
@@ -100,8 +100,9 @@ class Walls:
 
 
 def make_ruleset(plan: Plan, features: Features) -> int:
-    """The Landlock rules of every run; -1 where there is no Landlock. In a root of its own the tree is already minimal; without
-    one this has to be called before the namespaces are entered, because a mapped root may not reach the interpreter."""
+    """The Landlock rules of every run; -1 where there is no Landlock. In a root of its own the tree is already
+    minimal; without one this has to be called before the namespaces are entered, because a mapped root may not reach
+    the interpreter."""
     version = features.landlock
     if not version:
         return -1

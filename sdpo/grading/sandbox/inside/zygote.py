@@ -1,13 +1,16 @@
-"""The fork server: `python -I -S -X utf8 -c "..." CONTROL_FD`. Builds the outer walls, then forks one child per request.
+"""The fork server: `python -I -S -X utf8 -c "..." CONTROL_FD`. Builds the outer walls, then forks one child per
+request.
 
-It never sees a payload: programs and inputs travel in descriptors that only the child reads, so nothing of one run is in the
-memory that the next one inherits. Requests arrive on a SOCK_SEQPACKET socket, one JSON message with the run's descriptors:
-[run socket, stdin, stdout, stderr, channel, payload(, link)]. On the run socket the child says R (walls are up), the server says
-E (could not start) or X (ended: wait status and resource use); its end of file means: kill the run.
+It never sees a payload: programs and inputs travel in descriptors that only the child reads, so nothing of one run is
+in the memory that the next one inherits. Requests arrive on a SOCK_SEQPACKET socket, one JSON message with the run's
+descriptors: [run socket, stdin, stdout, stderr, channel, payload(, link)]. On the run socket the child says R (walls
+are up), the server says E (could not start) or X (ended: wait status and resource use); its end of file means: kill
+the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -23,12 +26,14 @@ from . import detect, judge, kernel, memory_import, namespaces, program, remote_
 from .plan import Features, Plan
 from .walls import Walls, high_fd, make_ruleset
 
-STANDARD_MODULES = """
-abc array ast base64 binascii bisect builtins calendar cmath codecs collections collections.abc contextlib copy ctypes dataclasses
-datetime decimal enum errno fractions functools gc hashlib heapq importlib inspect io itertools json keyword linecache locale math
-numbers operator os pprint queue random re reprlib resource secrets select signal socket stat statistics string struct sys
-textwrap threading time timeit token tokenize traceback types typing unicodedata unittest.mock unittest uuid warnings weakref zlib
-""".split()
+_MODULES = """
+abc array ast base64 binascii bisect builtins calendar cmath codecs collections collections.abc contextlib copy ctypes
+dataclasses datetime decimal enum errno fractions functools gc hashlib heapq importlib inspect io itertools json
+keyword linecache locale math numbers operator os pprint queue random re reprlib resource secrets select signal socket
+stat statistics string struct sys textwrap threading time timeit token tokenize traceback types typing unicodedata
+unittest.mock unittest uuid warnings weakref zlib
+"""
+STANDARD_MODULES = _MODULES.split()
 MAINS = {"program": program.main, "solver": solver.main, "remote": remote_solver.main, "judge": judge.main}
 STATUS_TEXT_LIMIT = 2000
 
@@ -50,7 +55,9 @@ class Server:
         self.slots = list(range(plan.slots))
         self.runs: dict[int, Run] = {}  # by pid
         self.by_socket: dict[int, Run] = {}
-        self.own_pid_ns = high_fd(os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc_fd)) if features.namespaces else -1
+        self.own_pid_ns = (
+            high_fd(os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc_fd)) if features.namespaces else -1
+        )
         self.poll = select.epoll()
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -134,14 +141,13 @@ class Server:
 
 
 def send(run_socket: socket.socket, message: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the asker may have gone
         run_socket.send(message, socket.MSG_DONTWAIT)
-    except OSError:
-        pass  # the asker has gone
 
 
 def child(walls: Walls, request: dict, slot: int, run_socket: socket.socket, fds: list[int], server: int) -> None:
-    """Never returns. Descriptors become 0 stdin, 1 stdout, 2 stderr, 3 channel, 4 payload, 5 link; the run socket is last."""
+    """Never returns. Descriptors become 0 stdin, 1 stdout, 2 stderr, 3 channel, 4 payload, 5 link; the run socket is
+    last."""
     code = 70
     last = len(fds)
     report = run_socket.detach()
@@ -183,12 +189,9 @@ def import_all(plan: Plan) -> None:
 
 
 def start(control: socket.socket, plan: Plan) -> None:
-    proc_fd = high_fd(os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass  # already higher, or a read-only /proc
+    proc_fd = high_fd(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # /proc may be read-only
+        file.write("1000")
     import_all(plan)
     features = plan.features or detect.find(plan, proc_fd)
     if not features.readable:

@@ -1,0 +1,1 @@
+"""Other places where programs may run. Each answers the calls of `code.CodeRunner`."""

@@ -1,0 +1,80 @@
+"""A reward function of the user's: a file and a name, with verl's signature."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sdpo.errors import ConfigError, problem
+from sdpo.records import Grade, GradeStatus, Prompt
+
+from .feedback import FeedbackOptions, capped, clean
+
+FIELD = "custom_reward_function"
+
+
+class CustomFault(Exception):
+    """The function raised, or returned something that is no reward: a fault of the grader."""
+
+
+def load_function(path: str, name: str) -> Callable[..., Any]:
+    """Raises ConfigError when the file or the function is not there."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(problem(f"{FIELD}.path", path, "a Python file"))
+    spec = importlib.util.spec_from_file_location("sdpo_custom_reward", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, NameError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(f"{FIELD}.path: {path} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(problem(f"{FIELD}.name", name, ", ".join(names) or f"a function of {path}"))
+    return function
+
+
+class CustomGrader:
+    """Calls `function(data_source=, solution_str=, ground_truth=, extra_info=)`; it returns a number, or a dict with
+    `reward` (or `score`) and optionally `feedback` and `passed_fraction`. It runs in the grader process and has to be
+    thread-safe."""
+
+    def __init__(self, function: Callable[..., Any], options: FeedbackOptions) -> None:
+        self.function = function
+        self.options = options
+
+    def check(self, prompt: Prompt) -> str | None:
+        return None
+
+    def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
+        try:
+            result = self.function(
+                data_source=prompt.data_source,
+                solution_str=answer,
+                ground_truth=prompt.ground_truth,
+                extra_info={**prompt.extra_info, "truncated": truncated, "uid": prompt.uid},
+            )
+        except Exception as error:  # anything the user's code raises is the grader's fault, not the answer's
+            raise CustomFault(f"{FIELD}: {type(error).__name__}: {error}") from error
+        return self._to_grade(result)
+
+    def _to_grade(self, result: Any) -> Grade:
+        data = result if isinstance(result, dict) else {"reward": result}
+        reward = data.get("reward", data.get("score"))
+        if isinstance(reward, bool):
+            reward = float(reward)
+        if not isinstance(reward, (int, float)) or not math.isfinite(reward):
+            raise CustomFault(
+                f"{FIELD}: returned {result!r:.100}; allowed: a finite number, or a dict with reward and feedback"
+            )
+        feedback = data.get("feedback") or ""
+        if not isinstance(feedback, str):
+            raise CustomFault(f"{FIELD}: feedback is {type(feedback).__name__}; allowed: text")
+        fraction = data.get("passed_fraction", min(1.0, max(0.0, float(reward))))
+        status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
+        return Grade(status, float(reward), float(fraction), capped(clean(feedback), self.options.max_chars))

@@ -1,0 +1,152 @@
+"""One object that grades rows of every source: finds the grader, strips the thinking, shares identical work, keeps
+count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sdpo.errors import GradingError
+from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.tokens.think import strip_think
+
+from .base import KindGrader
+from .custom import CustomFault
+from .judge_model import JudgeFault
+from .math_pool import AlgebraFault
+from .once import Once
+from .result import ungraded
+from .sandbox.outcome import SandboxFault
+
+KEPT_GRADES = 4096
+GRADER_FAULTS = (SandboxFault, AlgebraFault, CustomFault, JudgeFault)
+UNSAFE = "unsafe sandbox"  # flag of every grade made without isolation
+
+
+class Lazy:
+    """Makes an expensive object once, on first use, from any thread."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.value: Any = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Any:
+        with self._lock:
+            if self.value is None:
+                self.value = self._make()
+            return self.value
+
+    def close(self) -> None:
+        with self._lock:
+            if self.value is not None:
+                self.value.close()
+
+
+class SourceGrader:
+    """`kind_of(data_source)` names an entry of `makers`; each grader is made when first needed. Thread-safe.
+
+    `runner`: where programs run; its report goes into the run's metadata.
+    """
+
+    def __init__(
+        self,
+        kind_of: Callable[[str], str],
+        makers: Mapping[str, Callable[[], KindGrader]],
+        runner: Lazy,
+        closers: tuple[Callable[[], None], ...] = (),
+    ) -> None:
+        self.kind_of = kind_of
+        self.runner = runner
+        self._graders = {kind: Lazy(make) for kind, make in makers.items()}
+        self._closers = (runner.close, *closers)
+        self._once: Once[Grade] = Once(KEPT_GRADES)
+        self._lock = threading.Lock()
+        self._active = 0
+        self._counts: Counter[str] = Counter()
+        self._busy_seconds = 0.0
+
+    def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
+        """Raises GradingError when the grader itself failed beyond its retries; DataError for an unknown source."""
+        grade = self.grade_or_status(prompt, response_text, truncated)
+        if grade.status is GradeStatus.INFRA_ERROR:
+            raise GradingError(f"grading {prompt.data_source}: {'; '.join(grade.flags)}")
+        return grade
+
+    def grade_or_status(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
+        """Like `grade`, but a failure of the grader is a grade with status infra_error."""
+        start = time.monotonic()
+        grader: KindGrader = self._graders[self.kind_of(prompt.data_source)].get()
+        answer = strip_think(response_text)
+        with self._lock:
+            self._active += 1
+        try:
+            key = fingerprint(prompt, answer, truncated)
+            made = self._once.get(
+                key, lambda: grade_once(grader, prompt, answer, truncated), keep=lambda grade: grade.graded
+            )
+        finally:
+            with self._lock:
+                self._active -= 1
+        flags = made.flags + (("truncated",) if truncated else ()) + ((UNSAFE,) if self._unsafe() else ())
+        result = replace(made, seconds=time.monotonic() - start, flags=flags)
+        with self._lock:
+            self._counts[str(result.status)] += 1
+            self._busy_seconds += result.seconds
+        return result
+
+    def _unsafe(self) -> bool:
+        report = getattr(self.runner.value, "report", None)
+        return bool(report is not None and report.unsafe)
+
+    def check(self, prompt: Prompt) -> str | None:
+        """Why a row cannot be graded; None when it can. Starts no sandbox for code rows."""
+        return self._graders[self.kind_of(prompt.data_source)].get().check(prompt)
+
+    def report(self) -> dict[str, Any] | None:
+        """The sandbox's report, None while no program has run or where programs run elsewhere."""
+        report = getattr(self.runner.value, "report", None)
+        return report.to_dict() if report is not None else None
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the start: grades by status, shared grades, seconds spent, and the queue as it is now."""
+        with self._lock:
+            values = {f"grading/{status}": float(count) for status, count in self._counts.items()}
+            values |= {"grading/active": float(self._active), "grading/busy_s": self._busy_seconds}
+        values["grading/shared"] = float(self._once.hits)
+        pool = getattr(self.runner.value, "pool", None)
+        if pool is not None:
+            values |= {f"grading/sandbox_{name}": float(count) for name, count in pool.counters.items()}
+            values["grading/queue_depth"] = float(pool.waiting)
+        return values
+
+    def close(self) -> None:
+        for closer in self._closers:
+            closer()
+
+
+def grade_once(grader: KindGrader, prompt: Prompt, answer: str, truncated: bool) -> Grade:
+    try:
+        return grader.grade(prompt, answer, truncated)
+    except GRADER_FAULTS as error:
+        return ungraded(GradeStatus.INFRA_ERROR, str(error))
+
+
+def fingerprint(prompt: Prompt, answer: str, truncated: bool) -> bytes:
+    """Everything a verdict depends on."""
+    parts = [
+        prompt.data_source,
+        prompt.ground_truth,
+        prompt.extra_info,
+        prompt.tools,
+        prompt.messages,
+        answer,
+        truncated,
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode("utf-8", "surrogatepass")).digest()

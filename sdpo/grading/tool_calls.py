@@ -1,0 +1,212 @@
+"""Tool calls: an ordered list of (name, arguments), compared call by call."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdpo.records import Grade, GradeStatus, Prompt
+
+from .feedback import clean
+from .result import failed, passed, ungraded
+
+ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:[ \t*_`]*(.+?)[ \t*_`]*$", re.MULTILINE)
+ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
+TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+FENCED = re.compile(
+    r"^ {0,3}```[ \t]*(?:json|tool_call|tool_code|python)?[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
+)
+NO_CALL = "No tool call was found in the response."
+CUT_OFF = "The response was cut off before its tool call was complete."
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class MalformedCall(Exception):
+    """A call that cannot be read; the message is for the teacher."""
+
+
+def read_gold(truth: Any) -> list[Call] | None:
+    """A list of {"name", "arguments"} (or {"Action", "Action_Input"}), or JSON text of one; None when it cannot be
+    read."""
+    if isinstance(truth, str):
+        try:
+            truth = json.loads(truth)
+        except ValueError:
+            return None
+    if isinstance(truth, dict):
+        truth = [truth]
+    if not isinstance(truth, list) or not truth:
+        return None
+    try:
+        return [to_call(item) for item in truth]
+    except MalformedCall:
+        return None
+
+
+def to_call(item: Any) -> Call:
+    """One call in any of the usual shapes; arguments may be JSON text."""
+    if isinstance(item, dict) and isinstance(item.get("function"), dict):
+        item = item["function"]
+    if not isinstance(item, dict):
+        raise MalformedCall("A tool call has to be a JSON object with name and arguments.")
+    name = item.get("name", item.get("Action"))
+    arguments = next((item[key] for key in ("arguments", "parameters", "args", "Action_Input") if key in item), {})
+    if isinstance(arguments, str):
+        arguments = _json(arguments) if arguments.strip() else {}
+    if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
+        raise MalformedCall("A tool call has to have a name, and arguments that form a JSON object.")
+    return Call(name.strip(), arguments)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise MalformedCall("The arguments of a tool call are not valid JSON.") from None
+
+
+def extract_calls(answer: str) -> list[Call]:
+    """The calls of a response, in order: <tool_call> blocks, else Action / Action Input lines, else JSON or
+    `name(a=1)` that is the whole answer or its last fenced block. Empty when there is none; MalformedCall when one
+    cannot be read."""
+    tagged = TAGGED.findall(answer)
+    if tagged:
+        return [call for body in tagged for call in _from_text(body.strip())]
+    if ACTION_INPUT.search(answer):
+        return _from_action_lines(answer)
+    blocks = FENCED.findall(answer)
+    text = (blocks[-1] if blocks else answer).strip()
+    if text.startswith(("{", "[")) or re.match(r"[\w.-]+\(", text):
+        return _from_text(text)
+    return []
+
+
+def _from_text(text: str) -> list[Call]:
+    if text.startswith(("{", "[{")) or re.match(r"\[\s*\{", text):
+        data = _json(text)
+        return [to_call(item) for item in (data if isinstance(data, list) else [data])]
+    return _from_python(text)
+
+
+def _from_python(text: str) -> list[Call]:
+    """`f(a=1)` or `[f(a=1), g(b="x")]` with literal keyword arguments; parsed, never evaluated."""
+    try:
+        tree = ast.parse(text[:20_000], mode="eval").body
+        nodes = tree.elts if isinstance(tree, ast.List) else [tree]
+        calls = []
+        for node in nodes:
+            if not isinstance(node, ast.Call) or node.args:
+                raise MalformedCall("A tool call has to name its arguments.")
+            arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+            calls.append(Call(ast.unparse(node.func), arguments))
+        return calls
+    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
+        raise MalformedCall("The tool call cannot be read.") from None
+
+
+def _from_action_lines(answer: str) -> list[Call]:
+    names = list(ACTION.finditer(answer))
+    calls = []
+    for index, match in enumerate(names):
+        end = names[index + 1].start() if index + 1 < len(names) else len(answer)
+        given = ACTION_INPUT.search(answer, match.end(), end)
+        if given is None:
+            raise MalformedCall("An Action has no Action Input.")
+        calls.append(Call(match[1].strip(), _leading_object(answer[given.end() : end].strip())))
+    return calls
+
+
+def _leading_object(text: str) -> dict[str, Any]:
+    """The JSON object a text starts with; an empty text is a call without arguments."""
+    text = re.sub(r"^```(?:json)?\s*", "", text)
+    if not text or text.lower().startswith(("none", "null", "n/a")):
+        return {}
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        raise MalformedCall("The Action Input is not valid JSON.") from None
+    if isinstance(value, str):
+        value = _json(value)
+    if not isinstance(value, dict):
+        raise MalformedCall("The Action Input has to be a JSON object.")
+    return value
+
+
+def json_equal(a: Any, b: Any) -> bool:
+    """Key order does not matter; 1 equals 1.0; 1 is neither "1" nor true."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return a == b
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(json_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(json_equal, a, b))
+    return bool(a == b)
+
+
+def defaults_of(tools: Any, name: str) -> dict[str, Any]:
+    """Default values that a tool's schema states."""
+    for tool in tools or ():
+        schema = tool.get("function", tool) if isinstance(tool, dict) else {}
+        if schema.get("name") == name:
+            properties = (schema.get("parameters") or {}).get("properties") or {}
+            return {
+                key: spec["default"] for key, spec in properties.items() if isinstance(spec, dict) and "default" in spec
+            }
+    return {}
+
+
+def difference(given: list[Call], gold: list[Call], tools: Any) -> str:
+    """What is wrong, without the right answer; "" when nothing is."""
+    for index, (call, wanted) in enumerate(zip(given, gold), 1):
+        if call.name != wanted.name:
+            return f"Call {index}: {clean(call.name, 80)!r} is not the right tool."
+        defaults = defaults_of(tools, call.name)
+        for key in call.arguments:
+            if key not in wanted.arguments:
+                if key in defaults and json_equal(call.arguments[key], defaults[key]):
+                    continue
+                return f"Call {index}: the argument {clean(key, 80)!r} does not belong there."
+            if not json_equal(call.arguments[key], wanted.arguments[key]):
+                return f"Call {index}: the argument {clean(key, 80)!r} has a wrong value."
+        for key, value in wanted.arguments.items():
+            if key not in call.arguments and not (key in defaults and json_equal(value, defaults[key])):
+                return f"Call {index}: an argument is missing."
+    if len(given) != len(gold):
+        return f"The response makes {len(given)} calls; {'more' if len(given) < len(gold) else 'fewer'} are needed."
+    return ""
+
+
+class ToolCallGrader:
+    def __init__(self, reveal_gold: bool = False) -> None:
+        self.reveal_gold = reveal_gold
+
+    def check(self, prompt: Prompt) -> str | None:
+        return None if read_gold(prompt.ground_truth) else "gold tool calls cannot be read"
+
+    def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
+        gold = read_gold(prompt.ground_truth)
+        if gold is None:
+            return ungraded(GradeStatus.INVALID_GOLD, "gold tool calls cannot be read")
+        try:
+            calls = extract_calls(answer)
+        except MalformedCall as error:
+            return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, str(error))
+        if not calls:
+            return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_CALL)
+        text = difference(calls, gold, prompt.tools)
+        if not text:
+            return passed()
+        reveal = f" The right calls are {json.dumps([vars(call) for call in gold])}." if self.reveal_gold else ""
+        return failed(GradeStatus.WRONG, f"Wrong answer. {text}{reveal}")

@@ -1,0 +1,206 @@
+"""Runs a folder of attack programs (tests/fixtures/attacks/README.md) against the code grader and says which were
+stopped.
+
+python attack_lab.py FOLDER [--level L3|L3-|L2|L1]      prints one JSON object: level, report, results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from sdpo.grading.code import CodeGrader
+from sdpo.grading.code_tests import read_tests
+from sdpo.grading.feedback import FeedbackOptions
+from sdpo.grading.sandbox.limits import Limits
+from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
+from sdpo.records import Grade, GradeStatus
+
+LIMITS = Limits(cpu_s=0.5)
+GRACE_SECONDS = 5.0
+DROP_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+BENIGN = {"type": "function", "name": "solve", "cases": [{"args": [20], "expected": 41}]}
+PORT = 18999
+
+
+@dataclass
+class Lab:
+    """The host side of an attack: canaries, listeners, drop folders."""
+
+    host: Path
+    canary: str = field(default_factory=lambda: "CANARY-" + secrets.token_hex(16))
+    hits: list[str] = field(default_factory=list)
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self.host.chmod(0o777)
+        for name, mode in (("secret_pub.txt", 0o644), ("secret_root.txt", 0o600), ("secret_fd.txt", 0o600)):
+            (self.host / name).write_text(self.canary)
+            (self.host / name).chmod(mode)
+        (self.host / "drop").mkdir()
+        (self.host / "drop").chmod(0o777)
+        (self.host / "precious").mkdir()
+        (self.host / "precious" / "keep.txt").write_text("keep")
+        os.environ["GRADER_SECRET"] = self.canary
+        self.open_fd = os.open(self.host / "secret_fd.txt", os.O_RDONLY)
+        os.set_inheritable(self.open_fd, True)
+        self._listen(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", PORT))
+        self._listen(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", PORT))
+        self._listen(socket.AF_UNIX, socket.SOCK_STREAM, "\0attackprobe")
+        self._listen(socket.AF_UNIX, socket.SOCK_STREAM, str(self.host / "sock"))
+
+    def _listen(self, family: int, kind: int, address: object) -> None:
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)  # type: ignore[arg-type]
+        except OSError:
+            listener.close()
+            return  # another test run holds the port; its listener would see the hit
+        self.sockets.append(listener)
+        if kind == socket.SOCK_STREAM:
+            listener.listen()
+        threading.Thread(target=self._wait, args=(listener, kind), daemon=True).start()
+
+    def _wait(self, listener: socket.socket, kind: int) -> None:
+        try:
+            if kind == socket.SOCK_STREAM:
+                listener.accept()
+            else:
+                listener.recvfrom(100)
+            self.hits.append(str(listener.getsockname()))
+        except OSError:
+            return
+
+
+def problems(grader: CodeGrader, lab: Lab, path: Path) -> tuple[list[str], list[Grade]]:
+    """What the attack achieved; empty when it was stopped."""
+    text = path.read_text()
+    kinds = header(text, "KINDS").split()
+    checks = set(header(text, "CHECK").split())
+    source = text.replace("@HOST@", str(lab.host)).replace("@SCRATCH@", str(lab.host / "scratch"))
+    found: list[str] = []
+    grades = []
+    for kind in kinds:
+        repeat = 2 if "persist" in text.lower() else 1
+        for _ in range(repeat):
+            start = time.monotonic()
+            grade = grader.grade_source(source, tests_of(kind), LIMITS)
+            grades.append(grade)
+            found += [f"{kind}: {problem}" for problem in judge(grade, checks, lab, time.monotonic() - start)]
+    if "grader-ok" in checks and not grader_still_right(grader):
+        found.append("the grader misjudges honest code afterwards")
+    return found, grades
+
+
+def header(text: str, name: str) -> str:
+    match = re.search(rf"^# {name}: (.*)$", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def tests_of(kind: str):
+    token, second = (f"EXP-{secrets.token_hex(16)}" for _ in range(2))
+    if kind == "func":
+        return read_tests(
+            {
+                "type": "function",
+                "name": "solve",
+                "cases": [{"args": [1], "expected": token}, {"args": [2], "expected": second}],
+            }
+        )
+    if kind == "stdin":
+        return read_tests({"type": "stdin", "cases": [{"input": "1\n", "output": token}]})
+    code = f"def check(candidate):\n    assert candidate(1) == {token!r}\n    assert candidate(2) == {second!r}\n"
+    return read_tests({"type": "assert", "code": code, "entry_point": "solve"})
+
+
+def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]:
+    said = grade.feedback + json.dumps([[t.input, t.got, t.error] for t in grade.tests])
+    found = []
+    if grade.status is GradeStatus.INFRA_ERROR:
+        found.append("the sandbox broke")
+    if "notpass" in checks and (grade.status is GradeStatus.OK or grade.reward):
+        found.append("passed")
+    if lab.canary in said:
+        found.append("a canary came out")
+    if "EVIDENCE" in said:
+        found.append("evidence: " + said[said.index("EVIDENCE") :][:80])
+    if lab.hits:
+        found.append(f"reached {lab.hits}")
+    dropped = [str(p) for place in DROP_PLACES for p in Path(place).glob("attackpwn-*")] + [
+        str(p) for p in (lab.host / "drop").iterdir()
+    ]
+    if dropped:
+        found.append(f"left {dropped}")
+    if any(name == "attackdaemon" for name in process_names()):
+        found.append("left a process")
+    if not (lab.host / "precious" / "keep.txt").exists():
+        found.append("deleted a file of the host")
+    if seconds > 3 * LIMITS.cpu_s + 2 + GRACE_SECONDS:
+        found.append(f"took {seconds:.1f} s")
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]|<\|im_", grade.feedback):
+        found.append("dirty feedback")
+    return found
+
+
+def process_names() -> list[str]:
+    names = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                names.append((entry / "comm").read_text().strip())
+            except OSError:
+                continue
+    return names
+
+
+def grader_still_right(grader: CodeGrader) -> bool:
+    tests = read_tests(BENIGN)
+    right = grader.grade_source("def solve(x): return 2 * x + 1", tests, LIMITS)
+    wrong = grader.grade_source("def solve(x): return 2 * x", tests, LIMITS)
+    return right.status is GradeStatus.OK and wrong.status is GradeStatus.WRONG
+
+
+def run(folder: Path, level: str) -> dict:
+    with tempfile.TemporaryDirectory(prefix="attack-lab-") as host, Sandbox(SandboxOptions(ceiling=level)) as sandbox:
+        lab = Lab(Path(host))
+        lab.prepare()
+        grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        paths = sorted(folder.glob("*.py"))
+        with ThreadPoolExecutor(4) as threads:
+            outcomes = list(threads.map(lambda path: problems(grader, lab, path), paths))
+        results = {path.stem: found for path, (found, _) in zip(paths, outcomes, strict=True)}
+        statuses = {
+            path.stem: [str(g.status) for g in grades] for path, (_, grades) in zip(paths, outcomes, strict=True)
+        }
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        if grown > 64:
+            results["(grader)"] = [f"the grader grew by {grown:.0f} MB"]
+        return {"level": sandbox.level, "report": sandbox.report.line(), "results": results, "statuses": statuses}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--level", default="L3")
+    options = parser.parse_args()
+    print(json.dumps(run(options.folder, options.level)))
+
+
+if __name__ == "__main__":
+    main()
