@@ -89,18 +89,22 @@ def trace(program: str, x: int) -> tuple[list[int], bool]:
 
 
 def grade(problem: Problem, answer: str) -> tuple[float, str]:
-    """(1, "") when the answer is right on every hidden input, else (0, what went wrong)."""
+    """(1, "") when the answer is right on every hidden input, else (0, what went wrong where it shows earliest)."""
+    failures = []
     for x in INPUTS:
         wanted, (made, returned) = trace(problem.solution, x)[0], trace(answer, x)
-        if returned and made[-1] == wanted[-1]:
-            continue
-        feedback = f"Wrong answer\nInput: {x}\nExpected: {wanted[-1]}\nGot: {made[-1] if returned else None}"
-        wrong = [i for i in range(1, len(wanted)) if made[i : i + 1] != wanted[i : i + 1]]
-        if wrong:
-            before, after = wanted[wrong[0] - 1], wanted[wrong[0]]
-            feedback += f"\nStep {wrong[0]} should be: {problem.steps[wrong[0] - 1][0]}\nIt makes {before} into {after}"
-        return 0.0, feedback
-    return 1.0, ""
+        if not returned or made[-1] != wanted[-1]:
+            step = next((i for i in range(1, len(wanted)) if made[i : i + 1] != wanted[i : i + 1]), len(wanted))
+            failures.append((step, x, wanted, made, returned))
+    if not failures:
+        return 1.0, ""
+    step, x, wanted, made, returned = min(failures)
+    feedback = f"Wrong answer\nInput: {x}\nExpected: {wanted[-1]}\nGot: {made[-1] if returned else None}\n"
+    if step == len(wanted):
+        return 0.0, feedback + f"Nothing should follow step {step - 1}"
+    yours = f", yours made {made[step]}" if step < len(made) else ", yours stopped" if returned else ""
+    words = problem.steps[step - 1][0]
+    return 0.0, feedback + f"Step {step} should be: {words}\nIt makes {wanted[step - 1]} into {wanted[step]}{yours}"
 
 
 # ---- 3. The teacher's prompt -----------------------------------------------------------------------------------------

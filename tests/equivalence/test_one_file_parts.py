@@ -51,9 +51,11 @@ def test_grader_says_which_step_went_wrong_on_which_input(example, triple):
     assert example.grade(triple, triple.solution) == (1.0, "")
     reward, feedback = example.grade(triple, "x = x * 3\nx = x - 5\nx = abs(x)\nreturn x")
     assert reward == 0.0
-    assert (
-        feedback
-        == "Wrong answer\nInput: -7\nExpected: 25\nGot: 26\nStep 2 should be: subtract 4\nIt makes -21 into -25"
+    expected = "Wrong answer\nInput: -20\nExpected: 64\nGot: 65\nStep 2 should be: subtract 4\n"
+    assert feedback == expected + "It makes -60 into -64, yours made -65"
+    assert example.grade(triple, "x = x * 3\nreturn x")[1].endswith("It makes -60 into -64, yours stopped")
+    assert example.grade(triple, triple.solution[:-9] + "\nx = -x\nreturn x")[1].endswith(
+        "Nothing should follow step 3"
     )
 
 
