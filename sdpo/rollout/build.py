@@ -20,7 +20,7 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
     engine loads its own copy. Raises ModelError when the model cannot be loaded.
     """
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
-    path = resolve_model_path(model.path)
+    path = resolve_model_path(model.path, model.revision)
     stop_ids = stop_token_ids(path, load_tokenizer(model))
     max_prompt, max_response = config.data.max_prompt_length, config.data.max_response_length
     if rollout.name == "vllm":
@@ -38,8 +38,6 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
 
 def _vllm_options(model: ModelConfig) -> dict[str, Any]:
     options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
-    if model.revision is not None:
-        options["revision"] = model.revision
     if model.override_config:
         options["hf_overrides"] = dict(model.override_config)
     return options

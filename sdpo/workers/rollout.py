@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from sdpo.config.schema import Config
-from sdpo.models.load import load_causal_lm, load_tokenizer, resolve_model_path
-from sdpo.models.shard import DTYPES
+from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, Group, Prompt, Sample
 from sdpo.rollout.build import build_engine
-from sdpo.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingSpec, request_seed
-from sdpo.tokens.stop import stop_token_ids
+from sdpo.rollout.build import build_engine
+from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, request_seed
 from sdpo.workers.grader import GraderPool
 
 
@@ -46,7 +44,7 @@ class RolloutWorker:
         """`module`: the student itself, for an engine in the trainer's process that shares its weights."""
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.graders = graders
-        self.engine = build_engine(config, device, self.tokenizer, module)
+        self.engine = build_engine(config, device, module)
 
     def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
         """One graded group per job, in order. Blocks until the last response is graded."""
@@ -102,21 +100,3 @@ def _sampling(plan: SamplingPlan, uid: str, index: int) -> SamplingSpec:
         log_probs=plan.log_probs,
         ignore_eos=plan.ignore_eos,
     )
-
-
-def build_engine(config: Config, device: str, tokenizer: PreTrainedTokenizerBase, module: nn.Module | None) -> RolloutEngine:
-    """The engine that `rollout.name` names. `module`: the trainer's own model, shared by an in-process HF engine."""
-    settings, data = config.actor_rollout_ref, config.data
-    folder = resolve_model_path(settings.model.path, settings.model.revision)
-    stop_ids = sorted(stop_token_ids(folder, tokenizer))
-    if settings.rollout.name == "vllm":
-        from sdpo.rollout.vllm_engine import VllmEngine
-
-        return VllmEngine(folder, settings.rollout, data.max_prompt_length, data.max_response_length, device, stop_ids)
-    from sdpo.rollout.hf_generate import HfEngine
-
-    if module is None:
-        name = {"auto": "float32" if device == "cpu" else "bfloat16"}.get(settings.rollout.dtype, settings.rollout.dtype)
-        module = load_causal_lm(settings.model, DTYPES[name]).to(device)
-    limit = settings.rollout.max_model_len or data.max_prompt_length + data.max_response_length
-    return HfEngine(module, stop_ids, limit, settings.rollout.max_num_seqs)
