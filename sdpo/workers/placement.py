@@ -6,10 +6,10 @@ import os
 import warnings
 
 import ray
+from verl.single_controller.ray import RayResourcePool
 
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
-from verl.single_controller.ray import RayResourcePool
 
 # Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
 WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ray
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from sdpo.config.schema import Config
 from sdpo.errors import RolloutError, SdpoError
@@ -12,7 +13,6 @@ from sdpo.workers.actor import split_over_ranks
 from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
 from sdpo.workers.ray_workers import ActorRayWorker, GraderProcess, RolloutRayWorker
 from sdpo.workers.rollout import Job, SamplingPlan
-from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 CONCURRENT_GRADES = 8  # per grader process: about what one sandbox server keeps busy
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import ray
 import torch
 import torch.distributed as dist
+from verl.single_controller.base import Worker
+from verl.single_controller.base.decorator import Dispatch, register
 
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
@@ -16,8 +18,6 @@ from sdpo.records import Grade, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.grader import grade_or_infra_error
 from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
-from verl.single_controller.base import Worker
-from verl.single_controller.base.decorator import Dispatch, register
 
 
 class ActorRayWorker(Worker):

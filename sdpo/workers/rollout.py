@@ -11,7 +11,6 @@ from sdpo.config.schema import Config
 from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, Group, Prompt, Sample
 from sdpo.rollout.build import build_engine
-from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, request_seed
 from sdpo.workers.grader import GraderPool
 
