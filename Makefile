@@ -62,7 +62,8 @@ $(STAMP):
 	@# A local wheel when pip knows of one, else PyTorch's index: PyPI has only the CUDA build.
 	@$(PIP) $(call pin,torch) 2>/dev/null || $(PIP) $(call pin,torch) --index-url $(TORCH_INDEX)
 	@# uv takes a quarter of pip's time; pip is there for mirrors that only its own configuration knows.
-	@$(UV) --no-build-isolation -r requirements-cpu.txt || $(PIP) --no-build-isolation -r requirements-cpu.txt
+	@$(UV) --no-build-isolation -r requirements-cpu.txt || \
+	    { echo "uv could not; installing with pip" >&2; $(PIP) --no-build-isolation -r requirements-cpu.txt; }
 	@$(PIP) --no-build-isolation -e .
 	@$(PY) -c '$(WARM_UP)' >/dev/null
 	@rm -f $(VENV)/.ready-* && touch $@
