@@ -1,8 +1,8 @@
-"""The records that travel between the parts of the program. Plain data: no tensors, no imports beyond the standard library.
+"""The records that travel between the parts of the program. Plain data: no tensors, only the standard library.
 
 The life of one problem: a `Prompt` is sampled n times into `Sample`s, each gets a `Grade`; together they are a `Group`.
-The reprompt builder turns a group into one `Reprompt` (or None) per sample, the algorithm turns groups into a `TrainBatch`,
-the actor answers with a `StepReport`.
+The reprompt builder turns a group into one `Reprompt` (or None) per sample, the algorithm turns groups into a
+`TrainBatch`, the actor answers with a `StepReport`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNGRADED = frozenset({GradeStatus.NO_TESTS, GradeStatus.INVALID_GOLD, GradeStatu
 class Prompt:
     """One problem.
 
-    Example: Prompt(uid="train-7", messages=({"role": "user", "content": "2+2?"},), data_source="gsm8k", ground_truth="4")
+    Example: Prompt("train-7", ({"role": "user", "content": "2+2?"},), data_source="gsm8k", ground_truth="4")
     """
 
     uid: str  # unique in its data set; group statistics and demonstrations never cross it
@@ -118,7 +118,7 @@ class Reprompt:
     """What the teacher is shown for one sample.
 
     Example: with a sibling's solution and no feedback,
-    Reprompt(prompt_ids=[1, 512, ...], text="<user>2+2?\\nCorrect solution:\\n\\n4 ...", demonstration_index=3, used_feedback=False)
+    Reprompt([1, 512, ...], "<user>2+2?\\nCorrect solution:\\n\\n4 ...", demonstration_index=3, used_feedback=False)
     """
 
     prompt_ids: list[int]  # ends with the generation header; the student's response ids follow verbatim
@@ -144,7 +144,7 @@ class TrainRow:
 
 @dataclass
 class MiniBatch:
-    """The rows of one optimizer step, over all ranks, with the denominators that make the loss independent of how the rows
+    """The rows of one optimizer step, over all ranks, with the denominators that make the loss independent of how they
     are split into micro-batches and ranks (algorithm page, "Aggregation")."""
 
     rows: list[TrainRow]
@@ -166,7 +166,9 @@ class TrainBatch:
 
     mini_batches: list[MiniBatch]
     metrics: dict[str, float] = field(default_factory=dict)
-    reprompts: dict[tuple[str, int], Reprompt] = field(default_factory=dict)  # by (prompt uid, sample index), for the log
+    reprompts: dict[tuple[str, int], Reprompt] = field(
+        default_factory=dict
+    )  # by (prompt uid, sample index), for the log
 
 
 @dataclass

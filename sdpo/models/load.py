@@ -76,7 +76,9 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
             attn_implementation=config.attn_implementation,
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))) from error
+        raise ModelError(
+            problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
+        ) from error
     if config.enable_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()

@@ -49,7 +49,7 @@ def full_state_dict(module: PolicyModule) -> dict[str, torch.Tensor]:
 
 
 def clip_gradients(module: nn.Module, max_norm: float) -> torch.Tensor:
-    """Scales gradients to at most `max_norm` (0: only measures). Returns the norm over all ranks before scaling, a scalar."""
+    """Scales gradients to at most `max_norm` (0: only measures). Returns the norm before, over all ranks, a scalar."""
     norm = nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()

@@ -1,4 +1,4 @@
-"""Several runs side by side: accuracy by wall clock and by samples, medians over seeds, best learning rate per algorithm."""
+"""Several runs side by side: accuracy by wall clock and by samples, medians over seeds, best rate per algorithm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGETS = (0.5, 0.8)
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out accuracy of one run: `points` are (step, training seconds, samples, accuracy), validation time excluded."""
+    """Held-out accuracy of one run: `points` are (step, training seconds without validation, samples, accuracy)."""
 
     run: str
     algorithm: str
@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass
 class Summary:
-    """One algorithm at its best learning rate. Times to a target: the median over seeds, None unless most seeds reach it."""
+    """One algorithm at its best learning rate. Times to a target: median over seeds, None unless most seeds reach it."""
 
     algorithm: str
     learning_rate: float
@@ -117,14 +117,16 @@ def _summary(algorithm: str, rate: float, group: list[Curve], finals: dict[float
 def table(rows: list[Summary]) -> str:
     """Markdown."""
     lines = [
-        "| algorithm | lr | seeds | start | final | best | training s | samples | s to 0.5 | samples to 0.5 | s to 0.8 | final by lr |",
+        "| algorithm | lr | seeds | start | final | best | training s | samples "
+        "| s to 0.5 | samples to 0.5 | s to 0.8 | final by lr |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         half, high = row.to_target["0.5"], row.to_target["0.8"]
         rates = ", ".join(f"{rate}: {value:.2f}" for rate, value in row.final_by_learning_rate.items())
         lines.append(
-            f"| {row.algorithm} | {row.learning_rate:g} | {len(row.seeds)} | {row.start:.2f} | {row.final:.2f} | {row.best:.2f} "
+            f"| {row.algorithm} | {row.learning_rate:g} | {len(row.seeds)} "
+            f"| {row.start:.2f} | {row.final:.2f} | {row.best:.2f} "
             f"| {row.seconds:.0f} | {row.samples} | {_or_never(half, 'seconds')} | {_or_never(half, 'samples')} "
             f"| {_or_never(high, 'seconds')} | {rates} |"
         )

@@ -1,4 +1,4 @@
-"""Checkpoint folders: written under a temporary name, synced to disk, renamed, marked. Only marked ones are ever read."""
+"""Checkpoint folders: written under a temporary name, synced to disk, marked, renamed. Only marked ones are read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], ke
         _sync(root)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final}: could not be written ({error.strerror or error}); older ones are kept") from error
+        raise CheckpointError(
+            f"checkpoint {final}: could not be written ({error.strerror or error}); older ones are kept"
+        ) from error
     prune(root, keep)
     return final
 
@@ -51,7 +53,10 @@ def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], ke
 def read_state(folder: Path) -> TrainerState:
     """Raises CheckpointError for a folder that is missing, unfinished or damaged."""
     if not (folder / MARKER).exists():
-        raise CheckpointError(f"checkpoint {folder}: {'unfinished' if folder.exists() else 'does not exist'}; name a complete step_N folder")
+        raise CheckpointError(
+            f"checkpoint {folder}: {'unfinished' if folder.exists() else 'does not exist'}; "
+            "name a complete step_N folder"
+        )
     try:
         return TrainerState(**json.loads((folder / STATE).read_text()))
     except (OSError, ValueError, TypeError) as error:

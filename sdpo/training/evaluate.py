@@ -8,7 +8,9 @@ from sdpo.training.metrics import validation_metrics
 from sdpo.workers.group import Workers
 from sdpo.workers.rollout import Job, SamplingPlan
 
-VALIDATION_SEED = 7_919  # apart from the training seeds, and the same at every validation: curves compare like with like
+VALIDATION_SEED = (
+    7_919  # apart from the training seeds, and the same at every validation: curves compare like with like
+)
 
 
 def validation_plan(config: Config) -> SamplingPlan:

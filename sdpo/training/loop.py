@@ -47,7 +47,9 @@ class TrainingLoop:
         if self.step == 0 and trainer.val_before_train or trainer.val_only:
             with self.timer("validate"):
                 metrics = self._validate("val_before")
-            self.log.metrics(self.step, metrics | {"policy_version": self.workers.policy_version} | self.timer.step_metrics())
+            self.log.metrics(
+                self.step, metrics | {"policy_version": self.workers.policy_version} | self.timer.step_metrics()
+            )
         if trainer.val_only:
             return
         while self.step < self.total_steps:

@@ -34,7 +34,10 @@ def train(config: Config) -> int:
     algorithm = build_algorithm(config, builder)
     run_dir = Path(config.trainer.default_local_dir)
     with RunLog(run_dir, config, resume_step=state.step if resume else None) as log:
-        log.note(f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, {total_steps} steps")
+        log.note(
+            f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, "
+            f"{total_steps} steps"
+        )
         if resume:
             log.note(f"resuming after step {state.step} from {resume}")
         log.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
@@ -76,12 +79,14 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(problem("trainer.device", name, "cpu on this machine (torch finds no GPU)", "use auto or cpu"))
+        raise ConfigError(
+            problem("trainer.device", name, "cpu on this machine (torch finds no GPU)", "use auto or cpu")
+        )
     return name
 
 
 def find_resume(config: Config) -> Path | None:
-    """The checkpoint to start from, or None for a fresh run. Raises CheckpointError when the one asked for is unusable."""
+    """The checkpoint to start from, or None for a fresh run. Raises CheckpointError when the named one is unusable."""
     trainer = config.trainer
     if trainer.resume_mode == "disable":
         return None

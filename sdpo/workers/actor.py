@@ -25,7 +25,7 @@ from sdpo.workers.schedule import build_scheduler
 
 @dataclass
 class RankShare:
-    """One rank's forwards of one optimizer step, with the denominators of the whole step. All ranks have equally many."""
+    """One rank's forwards of one optimizer step, with the denominators of the step. All ranks have equally many."""
 
     chunks: list[Chunk]
     tokens: int
@@ -153,7 +153,7 @@ class Actor:
         dist.all_reduce(total)
         return float(total)
 
-    # -- weights and checkpoints ------------------------------------------------------------------------------------------------------
+    # -- weights and checkpoints -------------------------------------------------------------------------------------------
 
     def publish(self, base: str) -> str:
         """Writes the student's full weights for the rollout engines; returns the folder (on rank 0)."""

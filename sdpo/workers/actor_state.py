@@ -41,12 +41,20 @@ def load(actor: Actor, folder: str) -> None:
         rng_key = f"rng_{actor.rank}"
         if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
             del state[rng_key]
-        if actor.teacher is not None and actor.teacher.module is not None and not any(k.startswith("teacher.") for k in present):
-            raise CheckpointError(f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind")
+        if (
+            actor.teacher is not None
+            and actor.teacher.module is not None
+            and not any(k.startswith("teacher.") for k in present)
+        ):
+            raise CheckpointError(
+                f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
+            )
         with _quiet():
             dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {first_line(error)}") from error
+        raise CheckpointError(
+            f"checkpoint {folder}: cannot be read into this run's model: {first_line(error)}"
+        ) from error
     set_model_state_dict(actor.student, state["student"])
     if "teacher" in state:
         set_model_state_dict(actor.teacher.module, state["teacher"])

@@ -1,4 +1,4 @@
-"""Tells verl that a machine without accelerators is a platform like any other. Import before `verl.single_controller`."""
+"""Tells verl that a machine without accelerators is a platform too. Import before `verl.single_controller`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grading while generation goes on: a pool that takes each response as it finishes. Threads inline, Ray actors otherwise."""
+"""Grading while generation goes on: a pool that takes each response as it finishes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sdpo.workers.rollout import Job, SamplingPlan
 
 
 class Workers(Protocol):
-    """Actor, rollout and graders of one run. Weights move only by `sync_weights`; the version says which ones are where."""
+    """Actor, rollout and graders of one run. Weights move only by `sync_weights`; the version says which are where."""
 
     policy_version: int
 

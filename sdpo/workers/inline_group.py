@@ -16,7 +16,9 @@ class InlineWorkers:
         self.actor = Actor(config, 0, 1, device, total_optimizer_steps)
         self._weights_base = shared_memory.new_base()
         shares_module = config.actor_rollout_ref.rollout.name == "hf"
-        self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), self.actor.student.lm if shares_module else None)
+        self.rollout = RolloutWorker(
+            config, device, ThreadGraderPool(config), self.actor.student.lm if shares_module else None
+        )
         self._shares_module = shares_module
 
     @property

@@ -36,7 +36,11 @@ def start_ray(config: Config) -> None:
 def training_pool(config: Config, device: str) -> RayResourcePool:
     """One process per training rank; on GPUs each shares its device with the rollout engine of the same index."""
     trainer = config.trainer
-    return RayResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=device == "cuda", max_colocate_count=2 if device == "cuda" else 1)
+    return RayResourcePool(
+        [trainer.n_gpus_per_node] * trainer.nnodes,
+        use_gpu=device == "cuda",
+        max_colocate_count=2 if device == "cuda" else 1,
+    )
 
 
 def rollout_pool(config: Config, device: str, training: RayResourcePool) -> RayResourcePool:

@@ -23,13 +23,18 @@ class RayWorkers:
         self.config = config
         self.policy_version = 0
         self._weights_base = shared_memory.new_base()
-        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=2, num_cpus=1)(GraderProcess)
+        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=2, num_cpus=1)(
+            GraderProcess
+        )
         self._graders = [
-            grader_class.options(runtime_env={"env_vars": worker_env()}).remote(config) for _ in range(config.grading.workers)
+            grader_class.options(runtime_env={"env_vars": worker_env()}).remote(config)
+            for _ in range(config.grading.workers)
         ]
         pool = training_pool(config, device)
         self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_optimizer_steps)
-        self._rollouts = _group(RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders)
+        self._rollouts = _group(
+            RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
+        )
         self._call(lambda: (self._actors.ready(), self._rollouts.ready()))
 
     def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
@@ -41,7 +46,9 @@ class RayWorkers:
             groups[rank::engines] = answer
         wrong = {s.policy_version for g in groups for s in g.samples} - {self.policy_version}
         if wrong:
-            raise RolloutError(f"rollout: responses come from policy version {wrong}, the actor is at {self.policy_version}")
+            raise RolloutError(
+                f"rollout: responses come from policy version {wrong}, the actor is at {self.policy_version}"
+            )
         return groups
 
     def update(self, batch: TrainBatch) -> StepReport:
@@ -69,7 +76,7 @@ class RayWorkers:
 
     @staticmethod
     def _call(work):
-        """Runs a remote call; an error of ours raised in a worker is raised here as itself, a dead worker as RolloutError."""
+        """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as RolloutError."""
         try:
             return work()
         except ray.exceptions.RayTaskError as error:
@@ -79,9 +86,13 @@ class RayWorkers:
         except ray.exceptions.RayActorError as error:
             cause = error.__cause__ if isinstance(error.__cause__, SdpoError) else None
             where = "see its output with trainer.worker_logs=true or in /tmp/ray/session_latest/logs"
-            raise cause or RolloutError(f"a worker process died: {str(error).strip().splitlines()[0]}; {where}") from error
+            raise cause or RolloutError(
+                f"a worker process died: {str(error).strip().splitlines()[0]}; {where}"
+            ) from error
 
 
 def _group(worker: type, pool, device: str, name: str, *args) -> RayWorkerGroup:
     remote = RayClassWithInitArgs(ray.remote(worker), *args)
-    return RayWorkerGroup(pool, remote, name_prefix=f"{name}_", device_name=device, use_gpu=device == "cuda", worker_env=worker_env())
+    return RayWorkerGroup(
+        pool, remote, name_prefix=f"{name}_", device_name=device, use_gpu=device == "cuda", worker_env=worker_env()
+    )

@@ -15,8 +15,13 @@ from sdpo.tokens.packing import pack_side
 def _module(seed: int = 0, dropout: float = 0.0) -> PolicyModule:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, attention_dropout=dropout,
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        attention_dropout=dropout,
     )
     return PolicyModule(LlamaForCausalLM(config).train(), vocab_size=11)
 

@@ -25,8 +25,16 @@ def random_llama(tmp_path_factory) -> str:
     fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -53,5 +61,14 @@ def mini_batch() -> MiniBatch:
     rows = []
     for i in range(7):
         prompt, response = ids(2, 6), ids(1, 8)
-        rows.append(TrainRow(f"p{i}", 0, prompt, response, teacher_prompt_ids=ids(3, 9) + prompt, sampler_logprobs=[-2.5] * len(response)))
+        rows.append(
+            TrainRow(
+                f"p{i}",
+                0,
+                prompt,
+                response,
+                teacher_prompt_ids=ids(3, 9) + prompt,
+                sampler_logprobs=[-2.5] * len(response),
+            )
+        )
     return MiniBatch(rows)

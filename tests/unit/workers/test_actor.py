@@ -1,4 +1,4 @@
-"""One optimizer step: the same for any micro-batch size and number of ranks, safe against bad gradients, exact on resume."""
+"""One optimizer step: the same for any micro-batch size and ranks, safe against bad gradients, exact on resume."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_the_teacher_moves_once_per_optimizer_step_whatever_the_accumulation(act
         torch.testing.assert_close(value, 0.05 * student[name], atol=1e-7, rtol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_schedule(actor_config, mini_batch, monkeypatch):
+def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_schedule(
+    actor_config, mini_batch, monkeypatch
+):
     actor = _actor(actor_config)
     real = actor.algorithm.loss
 
