@@ -71,7 +71,8 @@ class TrustRegionTeacher(FrozenTeacher):
 
 
 def build_teacher(config: SelfDistillationConfig, student: PolicyModule, copy: Callable[[], PolicyModule]) -> Teacher:
-    """The teacher that the configuration names. `copy()` makes a second module with the initial weights; it is called only by the kinds that hold weights of their own."""
+    """The teacher that the configuration names. `copy()` makes a second module with the initial weights; only the
+    kinds that hold weights of their own call it."""
     kind, rate = config.teacher_regularization, config.teacher_update_rate
     if kind == "ema":
         return EmaTeacher(copy(), rate)

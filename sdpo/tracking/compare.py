@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass
 class Summary:
-    """One algorithm at its best learning rate. Times to a target: median over seeds, None unless most seeds reach it."""
+    """One algorithm at its best learning rate. Times to a target: median over seeds; None: most never."""
 
     algorithm: str
     learning_rate: float
