@@ -153,7 +153,7 @@ class Actor:
         dist.all_reduce(total)
         return float(total)
 
-    # -- weights and checkpoints ----------------------------------------------------------------------------------------
+    # -- weights and checkpoints ----------------------------------------------------------------------------------
 
     def publish(self, base: str) -> str:
         """Writes the student's full weights for the rollout engines; returns the folder (on rank 0)."""
