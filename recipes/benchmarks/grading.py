@@ -2,8 +2,10 @@
 
     python recipes/benchmarks/grading.py [--windows 5] [--seconds 2] [--level L3] [--ballast-gb 2] [--threads 4]
 
-Prints the median over the windows: runs a second, wall and CPU milliseconds a run (grader, fork server and children together).
-`--ballast-gb` fills the grading process's memory first: a grader that forks itself gets slower with it, this one must not.
+Prints the median over the windows: runs a second, wall and CPU milliseconds a run (grader, fork server and children
+together).
+`--ballast-gb` fills the grading process's memory first: a grader that forks itself gets slower with it, this one must
+not.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sdpo.grading.sandbox.limits import Limits  # noqa: E402
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions  # noqa: E402
+from sdpo.grading.sandbox.limits import Limits
+from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 
 PROGRAM = "print(1)"
 FUNCTION = "def f(a, b):\n    return a + b\n"
@@ -102,7 +104,8 @@ def main() -> None:
         for _ in range(options.windows):
             for name, action in cases.items():
                 results[name].append(window(action, options.threads, options.seconds, cpu))
-        print(f"{sandbox.report.line()}\n{len(ballast) >> 20} MB of ballast, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
+        print(sandbox.report.line())
+        print(f"{len(ballast) >> 20} MB of ballast, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
         print(f"{'':38}{'runs/s':>8}{'CPU ms/run':>12}{'ratio':>8}")
         base = statistics.median(spent for _, spent in results["subprocess + rlimits, print(1)"])
         for name, rows in results.items():

@@ -2,14 +2,15 @@
 
     python -m sdpo.cli.grade ANSWERS.jsonl [--out GRADES.jsonl] [--workers N] [KEY=VALUE ...]
 
-Input fields: id, kind (code | math | multiple_choice | tool_calls), response; optional prompt, truncated; for code `tests`
-({"type": "stdin", "cases": [{"input", "output"}]}, {"type": "function", "name", "cases": [{"args", "expected"}]} or
-{"type": "assert", "code", "entry_point"}) and `limits` ({"cpu_s", "memory_mb"}); for the others `gold` (a letter comes with
-`choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good input line, in the same order:
-id, status, reward, passed_fraction, feedback, seconds. KEY=VALUE are overrides such as grading.public_only=true.
+Input fields: id, kind (code | math | multiple_choice | tool_calls), response; optional prompt, truncated; for code
+`tests` ({"type": "stdin", "cases": [{"input", "output"}]}, {"type": "function", "name", "cases": [{"args",
+"expected"}]} or {"type": "assert", "code", "entry_point"}) and `limits` ({"cpu_s", "memory_mb"}); for the others
+`gold` (a letter comes with
+`choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good input line, in the same
+order: id, status, reward, passed_fraction, feedback, seconds. KEY=VALUE are overrides such as grading.public_only=true.
 
-Exit code 0: every line was graded, 2: some lines are malformed (named on standard error; the others are graded all the same),
-6: the grader itself failed on some.
+Exit code 0: every line was graded, 2: some lines are malformed (named on standard error; the others are graded all
+the same), 6: the grader itself failed on some.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="JSON lines; - reads standard input")
     parser.add_argument("--out", type=Path, help="default: standard output")
     parser.add_argument("--workers", type=int, default=4, help="lines graded at once (default 4)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, e.g. grading.feedback_style=leetcode")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, e.g. grading.feedback_style=leetcode"
+    )
     options = parser.parse_args(argv)
     if options.workers < 1:
         parser.error("--workers: at least 1")

@@ -1,7 +1,8 @@
 """Is model-written code safe to run here?
 
-    python -m sdpo.cli.sandbox check [--level L3|L3-|L2|L1] [--json]   what isolation this machine allows, and its self-test
-    python -m sdpo.cli.sandbox smoke                                   six small programs through the real path
+    python -m sdpo.cli.sandbox check [--level L3|L3-|L2|L1] [--json]   what isolation this machine allows, and its
+    self-test python -m sdpo.cli.sandbox smoke                                   six small programs through the real
+    path
 
 Exit code 0: all is well, 6: no level can be used or a check failed.
 """
@@ -71,7 +72,9 @@ def smoke(sandbox: Sandbox) -> int:
     for name, program, stdin, expected, words in SMOKE:
         start = time.monotonic()
         outcome = sandbox.run_program(program, stdin, Limits(cpu_s=1.0, memory_mb=256))
-        said = outcome.stdout.decode(errors="replace") + (f"{outcome.fault.type}: {outcome.fault.message}" if outcome.fault else "")
+        said = outcome.stdout.decode(errors="replace") + (
+            f"{outcome.fault.type}: {outcome.fault.message}" if outcome.fault else ""
+        )
         good = outcome.status is expected and words in said
         failures += not good
         print(f"{'ok  ' if good else 'FAIL'} {name}: {outcome.status} ({time.monotonic() - start:.2f} s)")

@@ -6,7 +6,6 @@ server kills the run when this end closes, also when the grader itself is killed
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 from sdpo.records import GradeStatus
 
 from .inside.frames import LENGTH, FrameError, pack, unpack
+from .inside.plan import ENDING, KINDS, REQUEST
 from .limits import Limits
 from .outcome import Ending, SandboxFault
 from .server import Server
@@ -99,12 +99,8 @@ class ChildRun:
     def _submit(
         self, server: Server, kind: str, payload: bytes, stdin: bytes, link: socket.socket | None, own: bool
     ) -> None:
-        request = {
-            "kind": kind,
-            "cpu": self.hard_cpu,
-            "memory_mb": self.limits.memory_mb,
-            "scratch_mb": self.limits.scratch_mb,
-        }
+        limits = self.limits
+        request = REQUEST.pack(KINDS.index(kind), self.hard_cpu, limits.memory_mb, limits.scratch_mb)
         run_socket, far_run = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         run_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         run_socket.setblocking(False)
@@ -356,7 +352,7 @@ class ChildRun:
             self._forget(fd)
             self._exited = True
             self._last_output()
-            self._classify(*json.loads(message[1:]))
+            self._classify(*ENDING.unpack(message[1:]))
         elif kind == b"E":
             raise SandboxFault(message[1:].decode(errors="replace"))
         else:
@@ -372,8 +368,7 @@ class ChildRun:
                 if before == self._dropped + len(self.stdout) + len(self.stderr) + len(self.inbox):
                     break
 
-    def _classify(self, status: int, user_s: float, system_s: float, rss_kb: int) -> None:
-        cpu = user_s + system_s
+    def _classify(self, status: int, cpu: float, rss_kb: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         if self.ending is not None:
             self.ending = Ending(self.ending.status, self.ending.detail, code, cpu, rss_kb / 1024)

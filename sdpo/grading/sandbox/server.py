@@ -88,10 +88,10 @@ class Server:
     def last_words(self) -> str:
         return os.pread(self._stderr, 4000, 0).decode(errors="replace").strip()[-1000:]
 
-    def submit(self, request: dict, fds: list[int]) -> None:
-        """One run; its own socket is fds[0]. Atomic, so any thread may call it."""
+    def submit(self, request: bytes, fds: list[int]) -> None:
+        """One run (plan.REQUEST); its own socket is fds[0]. Atomic, so any thread may call it."""
         try:
-            socket.send_fds(self.control, [json.dumps(request).encode()], fds)
+            socket.send_fds(self.control, [request], fds)
         except OSError as error:
             raise SandboxFault(f"fork server is gone: {error}") from None
 

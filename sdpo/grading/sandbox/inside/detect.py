@@ -88,7 +88,7 @@ def _try_seccomp() -> None:
 def _try_landlock() -> None:
     ruleset = landlock.create(landlock.abi())
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    landlock.restrict(ruleset)
+    landlock.prepared_restrict(ruleset)()
     try:
         os.listdir("/")
     except PermissionError:
@@ -135,17 +135,25 @@ def rehearse(plan: Plan, features: Features, proc_fd: int, read: bool = False) -
 
     def server() -> None:
         rules = make_ruleset(plan, features) if features.mounts else ruleset
-        walls, own_pid = Walls(plan, features, proc_fd, rules), os.getpid()
-        fail_with(attempt(lambda: child(walls, own_pid)))
+        child(Walls(plan, features, proc_fd, rules), os.getpid())
 
     def child(walls: Walls, server_pid: int) -> None:
-        if not features.namespaces:
-            return run(walls, server_pid)
-        kernel.unshare(kernel.CLONE_NEWPID)
-        fail_with(attempt(lambda: run(walls, 0)))
+        pid = walls.clone()
+        if pid == 0:
+            code = 1
+            try:
+                run(walls, 0 if features.namespaces else server_pid)
+                code = 0
+            except OSError as error:
+                code = min(error.errno or 1, 255)
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code:
+            raise OSError(code, f"a run cannot be confined: {os.strerror(code)}")
 
     def run(walls: Walls, parent: int) -> None:
-        walls.confine(0, 5, 64, 1, 64, parent)
+        walls.confine(0, 5, 64, 1, 8, parent)
         if read:
             os.close(os.open(os.__file__, os.O_RDONLY))
 

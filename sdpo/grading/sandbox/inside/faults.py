@@ -16,7 +16,7 @@ FIRST_FRAMES, LAST_FRAMES = 3, 7
 
 def load_source(source: str, file: str = FILE) -> None:
     """Lets tracebacks quote lines of a file that does not exist."""
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    linecache.cache[file] = (lambda: source,)  # split into lines when a traceback asks for one
 
 
 def frames(traceback: types.TracebackType | None, file: str = FILE) -> list[list]:

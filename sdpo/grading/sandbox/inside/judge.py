@@ -23,14 +23,8 @@ MAX_CASES = 200
 MAX_TEXT = 300
 
 
-def main(request: dict) -> Callable[[], None]:
-    return run
-
-
 def run() -> None:
-    size = os.fstat(stage.PAYLOAD).st_size
-    payload = marshal.loads(os.pread(stage.PAYLOAD, size, 0))
-    os.close(stage.PAYLOAD)
+    payload = marshal.loads(stage.read_payload())
     stage.set_streams()
     judge = Judge(payload, JudgeSide(stage.LINK))
     report: dict[str, Any] = {}

@@ -60,6 +60,6 @@ def allow_all(ruleset: int, paths: Iterable[tuple[str, int]]) -> None:
         allow(ruleset, path, rights)
 
 
-def restrict(ruleset: int) -> None:
+def prepared_restrict(ruleset: int) -> kernel.Prepared:
     """Takes the rule set on, for good. Needs no_new_privs."""
-    kernel.call("landlock_restrict_self", ruleset, 0)
+    return kernel.Prepared("landlock_restrict_self", ruleset, 0)

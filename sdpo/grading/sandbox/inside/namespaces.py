@@ -151,8 +151,8 @@ def read_only(target: str) -> None:
     kernel.mount("none", target, None, flags)
 
 
-def mount_scratch(megabytes: int, uid: int, gid: int) -> None:
+def scratch_mount(megabytes: int, uid: int) -> kernel.Prepared:
     """A fresh writable directory for one run, in its own mount namespace."""
-    kernel.unshare(kernel.CLONE_NEWNS)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount("tmpfs", SCRATCH, "tmpfs", flags, f"size={megabytes}m,nr_inodes=1024,mode=700,uid={uid},gid={gid}")
+    options = f"size={megabytes}m,nr_inodes=1024,mode=700,uid={uid},gid={uid}"
+    return kernel.prepared_mount("tmpfs", SCRATCH, "tmpfs", flags, options)

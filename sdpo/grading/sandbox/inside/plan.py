@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 from dataclasses import dataclass, field
 
+# What the grader asks for a run: kind (a number: its place in KINDS), CPU seconds, memory and scratch in megabytes.
+REQUEST = struct.Struct("<IIII")
+# What the server says of its end: wait status, CPU seconds, largest resident size in kilobytes.
+ENDING = struct.Struct("<idq")
+KINDS = ("program", "solver", "remote", "judge")
 LEVELS = ("L3", "L3-", "L2", "L1", "L0")
 
 

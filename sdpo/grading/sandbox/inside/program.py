@@ -4,18 +4,13 @@ status; the channel only carries a description of an uncaught exception."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 from . import faults, stage
 from .frames import write_frame
 
 
-def main(request: dict) -> Callable[[], None]:
-    return run
-
-
 def run() -> None:
-    source = stage.read_payload()
+    source = stage.read_source()
     stage.set_streams()
     module = stage.new_module("__main__")
     faults.load_source(source)

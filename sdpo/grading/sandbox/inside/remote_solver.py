@@ -17,12 +17,8 @@ from .solver import load
 MUTABLE = (list, dict, set, bytearray)
 
 
-def main(request: dict) -> Callable[[], None]:
-    return run
-
-
 def run() -> None:
-    source = stage.read_payload()
+    source = stage.read_source()
     stage.set_streams()
     module = stage.new_module("solution")
     faults.load_source(source)

@@ -11,12 +11,8 @@ from . import faults, stage
 from .frames import decode, encode, read_frame, write_frame
 
 
-def main(request: dict) -> Callable[[], None]:
-    return run
-
-
 def run() -> None:
-    source = stage.read_payload()
+    source = stage.read_source()
     stage.set_streams()
     module = stage.new_module("solution")
     faults.load_source(source)

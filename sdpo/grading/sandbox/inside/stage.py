@@ -7,38 +7,59 @@ import os
 import sys
 import threading
 import types
+from typing import Any
 
 from . import faults
 
 CHANNEL, PAYLOAD, LINK = 3, 4, 5
+FIRST_READ = 1 << 20
 
 
-def read_payload() -> str:
-    size = os.fstat(PAYLOAD).st_size
-    parts = []
-    at = 0
-    while at < size:
-        part = os.pread(PAYLOAD, size - at, at)
-        if not part:
-            break
-        parts.append(part)
-        at += len(part)
+def read_payload() -> bytes:
+    data = os.read(PAYLOAD, FIRST_READ)
+    while len(data) % FIRST_READ == 0 and (more := os.read(PAYLOAD, FIRST_READ)):
+        data += more
     os.close(PAYLOAD)
-    return b"".join(parts).decode("utf-8", "surrogatepass")
+    return data
+
+
+def read_source() -> str:
+    return read_payload().decode("utf-8", "surrogatepass")
+
+
+_streams: list[Any] = []
+
+
+def prepare() -> None:
+    """In the server: makes the streams that every child uses over descriptors 0 to 2 - over descriptors of the same
+    kinds, since a stream remembers what it stands on - and takes the harness out of what a program can import."""
+    kept = [os.dup(number) for number in range(3)]
+    stdin = os.memfd_create("stdin")
+    read, write = os.pipe()
+    for number, fd in enumerate((stdin, write, write)):
+        os.dup2(fd, number)
+    options: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
+    _streams[:] = [
+        open(0, errors="surrogateescape", **options),  # noqa: SIM115
+        open(1, "w", errors="surrogateescape", **options),  # noqa: SIM115
+        open(2, "w", 1, errors="backslashreplace", **options),  # noqa: SIM115
+    ]
+    for number, fd in enumerate(kept):
+        os.dup2(fd, number)
+    for fd in (*kept, stdin, read, write):
+        os.close(fd)
+    atexit._clear()
+    _streams.append({key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == "sdpo"})
 
 
 def set_streams() -> None:
-    """New objects over descriptors 0 to 2: nothing buffered or cached before the fork shows through."""
-    options = {"encoding": "utf-8", "closefd": False}
-    sys.stdin = sys.__stdin__ = open(0, errors="surrogateescape", **options)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", errors="surrogateescape", **options)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", **options)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = _streams[0]
+    sys.stdout = sys.__stdout__ = _streams[1]
+    sys.stderr = sys.__stderr__ = _streams[2]
 
 
 def new_module(name: str, file: str = faults.FILE) -> types.ModuleType:
-    """A module that dataclasses, pickle and typing can look up; the harness's own modules leave `sys.modules`."""
-    for loaded in [key for key in sys.modules if key == "sdpo" or key.startswith("sdpo.")]:
-        del sys.modules[loaded]
+    """A module that dataclasses, pickle and typing can look up."""
     module = types.ModuleType(name)
     module.__file__ = file
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
@@ -60,7 +81,8 @@ def flush() -> bool:
 def finish(code: int) -> None:
     """Ends the process as the interpreter would: joins threads, runs exit handlers, flushes; never returns."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        if threading.active_count() > 1:
+            threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:  # exit handlers belong to the program
         pass

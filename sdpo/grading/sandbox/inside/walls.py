@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -12,8 +13,8 @@ from . import kernel, landlock, namespaces, seccomp
 from .plan import Features, Plan
 
 PID_PLACEHOLDER = 0x7ABCDEF1
-BATCH = 3  # SCHED_BATCH
 STACK_BYTES = 64 << 20
+SCRATCH_MB = 16  # the usual size, prepared beforehand
 
 
 class Walls:
@@ -23,39 +24,71 @@ class Walls:
         self.plan = plan
         self.features = features
         self.proc_fd = proc_fd
-        paths = features.mounts or features.landlock > 0
-        self.filter = seccomp.build(seccomp.Policy(PID_PLACEHOLDER, paths)) if features.seccomp else b""
-        self.ruleset = ruleset
         self.base_bytes = own_address_space(proc_fd)
+        self.clone = kernel.Clone(
+            (kernel.CLONE_NEWPID if features.namespaces else 0) | (kernel.CLONE_NEWNS if features.mounts else 0)
+        )
+        self._uids = [self._run_uid(slot) for slot in range(plan.slots)]
+        self._scratch = {(uid, SCRATCH_MB): namespaces.scratch_mount(SCRATCH_MB, uid) for uid in set(self._uids)}
         self._tasks = (0.0, 0)
+        self._prepare(ruleset)
+
+    def _prepare(self, ruleset: int) -> None:
+        if self.features.slot_uids:
+            os.setgroups([])  # for the children
+        self._last_steps = [
+            *([] if self.features.slot_uids else [kernel.drop_capabilities()]),  # a new user id drops them by itself
+            kernel.prepared_prctl(kernel.PR_SET_DUMPABLE, 0),
+            # After the last change of identity, which clears it.
+            kernel.prepared_prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL),
+            kernel.prepared_prctl(kernel.PR_SET_NO_NEW_PRIVS, 1),
+        ]
+        if ruleset >= 0:
+            self._last_steps.append(landlock.prepared_restrict(ruleset))
+        paths = self.features.mounts or self.features.landlock > 0
+        # In a process namespace of its own every run is process 1; elsewhere the filter gets the number in `seal`.
+        self._known_pid = 1 if self.features.namespaces else PID_PLACEHOLDER
+        policy = seccomp.Policy(self._known_pid, paths)
+        self._filter = kernel.Filter(seccomp.build(policy)) if self.features.seccomp else None
+        self._close = {keep: kernel.Prepared("close_range", keep, 0xFFFFFFFF, 0) for keep in range(4, 9)}
+        fixed = {
+            resource.RLIMIT_NOFILE: 64,
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_MEMLOCK: 0,
+            resource.RLIMIT_MSGQUEUE: 0,
+            resource.RLIMIT_STACK: STACK_BYTES,
+        }
+        self._fixed_limits = [prepared_limit(kind, within_hard(kind, value)) for kind, value in fixed.items()]
+        varying = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)
+        self._hard = [resource.getrlimit(kind)[1] for kind in varying]
 
     def confine(self, slot: int, cpu_seconds: int, memory_mb: int, scratch_mb: int, keep: int, server: int) -> None:
         """Everything but the filter (`seal`). `keep`: descriptors below this number stay open. `server`: expected
         parent, 0 where it is outside this process namespace."""
         features = self.features
         os.setsid()  # groups cross process namespaces: kill(0, ...) must not reach the server
-        uid = self._run_uid(slot)
+        uid = self._uids[slot]
         if features.mounts:
-            namespaces.mount_scratch(scratch_mb, uid, uid)
+            (self._scratch.get((uid, scratch_mb)) or namespaces.scratch_mount(scratch_mb, uid))()
         os.chdir(namespaces.SCRATCH if features.mounts else self.plan.empty_directory)
         if features.nested_user:
             kernel.unshare(kernel.CLONE_NEWUSER)
             namespaces.map_single(self.proc_fd, 1000, 0, 0)
-        os.sched_setscheduler(0, BATCH, os.sched_param(0))
         self._limits(cpu_seconds, memory_mb, scratch_mb)
         if features.slot_uids:
-            os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-        kernel.drop_capabilities()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the last change of identity, which clears it
+        for step in self._last_steps:
+            step()
         if os.getppid() != server:
-            os._exit(1)  # the server died before the line above
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        if self.ruleset >= 0:
-            landlock.restrict(self.ruleset)
-        kernel.close_from(keep)
+            os._exit(1)  # the server died before it could take this process along
+        self._close_from(keep)
+
+    def _close_from(self, keep: int) -> None:
+        try:
+            self._close[keep]()
+        except (OSError, KeyError):
+            os.closerange(keep, 4096)  # kernels before 5.9
 
     def _run_uid(self, slot: int) -> int:
         if not self.features.slot_uids:
@@ -64,27 +97,21 @@ class Walls:
 
     def seal(self) -> None:
         """The filter; from here on the process cannot change anything about its walls."""
-        if self.filter:
-            placeholder, pid = struct.pack("<I", PID_PLACEHOLDER), struct.pack("<I", os.getpid())
-            kernel.install_filter(self.filter.replace(placeholder, pid))
+        if self._filter is None:
+            return
+        if self._known_pid == PID_PLACEHOLDER:
+            self._filter.replace(struct.pack("<I", PID_PLACEHOLDER), struct.pack("<I", os.getpid()))
+        self._filter.install()
 
     def _limits(self, cpu_seconds: int, memory_mb: int, scratch_mb: int) -> None:
-        memory = self.base_bytes + (memory_mb << 20)
-        for kind, value in (
-            (resource.RLIMIT_AS, memory),
-            (resource.RLIMIT_CPU, cpu_seconds),  # hard = soft: SIGXCPU is ignored by the first process of a namespace
-            (resource.RLIMIT_FSIZE, scratch_mb << 20),
-            (resource.RLIMIT_NOFILE, 64),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MEMLOCK, 0),
-            (resource.RLIMIT_MSGQUEUE, 0),
-            (resource.RLIMIT_NPROC, self._task_limit()),
-            (resource.RLIMIT_STACK, STACK_BYTES),
-        ):
-            hard = resource.getrlimit(kind)[1]
-            if hard != resource.RLIM_INFINITY and value > hard:
-                value = hard
-            resource.setrlimit(kind, (value, value))
+        """Hard = soft everywhere: the first process of a namespace ignores SIGXCPU."""
+        for limit in self._fixed_limits:
+            limit()
+        memory, cpu, file, tasks = self._hard
+        set_limit(resource.RLIMIT_AS, self.base_bytes + (memory_mb << 20), memory)
+        set_limit(resource.RLIMIT_CPU, cpu_seconds, cpu)
+        set_limit(resource.RLIMIT_FSIZE, scratch_mb << 20, file)
+        set_limit(resource.RLIMIT_NPROC, self._task_limit(), tasks)
 
     def _task_limit(self) -> int:
         """64 threads a run. Without a user id or namespace of its own the kernel counts every task of the user."""
@@ -128,10 +155,22 @@ def visible(tree: str, covers: list[str]) -> list[str]:
     return [path for name in os.listdir(tree) if (path := f"{tree}/{name}") not in covers]
 
 
+def prepared_limit(kind: int, value: int) -> kernel.Prepared:
+    return kernel.Prepared("prlimit64", 0, kind, struct.pack("<QQ", value, value), None)
+
+
+def set_limit(kind: int, value: int, hard: int) -> None:
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def within_hard(kind: int, value: int) -> int:
+    hard = resource.getrlimit(kind)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
 def high_fd(fd: int) -> int:
     """Moves a long-lived descriptor above the numbers that a child's dup2() uses."""
-    import fcntl
-
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300)
     os.close(fd)
     return moved

@@ -10,169 +10,151 @@ the run.
 
 from __future__ import annotations
 
+import _signal
 import contextlib
 import gc
 import importlib
 import json
+import operator
 import os
 import select
 import signal
 import socket
 import sys
 import traceback
-from dataclasses import dataclass
 
-from . import detect, judge, kernel, memory_import, namespaces, program, remote_solver, solver
-from .plan import Features, Plan
+from . import detect, judge, kernel, memory_import, namespaces, program, remote_solver, solver, stage
+from .plan import ENDING, REQUEST, Features, Plan
 from .walls import Walls, high_fd, make_ruleset
 
 _MODULES = """
 abc array ast base64 binascii bisect builtins calendar cmath codecs collections collections.abc contextlib copy ctypes
-dataclasses datetime decimal enum errno fractions functools gc hashlib heapq importlib inspect io itertools json
-keyword linecache locale math numbers operator os pprint queue random re reprlib resource secrets select signal socket
+dataclasses datetime decimal enum errno fractions functools gc heapq importlib inspect io itertools json
+keyword linecache locale math numbers operator os pprint queue random re reprlib resource select signal socket
 stat statistics string struct sys textwrap threading time timeit token tokenize traceback types typing unicodedata
-unittest.mock unittest uuid warnings weakref zlib
+unittest.mock unittest warnings weakref zlib
 """
 STANDARD_MODULES = _MODULES.split()
-MAINS = {"program": program.main, "solver": solver.main, "remote": remote_solver.main, "judge": judge.main}
+MAINS = (program.run, solver.run, remote_solver.run, judge.run)  # in the order of plan.KINDS
 STATUS_TEXT_LIMIT = 2000
-
-
-@dataclass
-class Run:
-    pid: int
-    slot: int
-    socket: socket.socket
-    watched: bool = True
+SCHED_BATCH = 3
+FIRST_RECEIVED = 16  # above the descriptors 0 to 6 of a child
+PROGRAM_BROKE = 70  # exit status of an interpreter that its program broke
 
 
 class Server:
+    """The loop is plain on purpose: after a fork every page it writes to is copied, so few objects are touched."""
+
     def __init__(self, control: socket.socket, plan: Plan, features: Features, proc_fd: int, ruleset: int) -> None:
         self.control = control
-        self.pid = os.getpid()
-        self.features = features
+        self.parent_seen_by_child = 0 if features.namespaces else os.getpid()
         self.walls = Walls(plan, features, proc_fd, ruleset)
         self.slots = list(range(plan.slots))
-        self.runs: dict[int, Run] = {}  # by pid
-        self.by_socket: dict[int, Run] = {}
-        self.own_pid_ns = (
-            high_fd(os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc_fd)) if features.namespaces else -1
-        )
+        self.runs: dict[int, tuple[int, int]] = {}  # process id -> run socket, slot
+        self.watched: dict[int, int] = {}  # run socket -> process id
         self.poll = select.epoll()
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        _signal.signal(signal.SIGCHLD, operator.is_)  # any C function of two arguments: the wake-up pipe is what counts
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for fd in (control.fileno(), self.wake_read):
             self.poll.register(fd, select.EPOLLIN)
+        while (taken := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) < FIRST_RECEIVED:
+            continue  # so that a run's descriptors arrive above the numbers they get in the child
+        os.close(taken)
 
     def serve(self) -> None:
-        parent = os.getppid()
+        parent, control = os.getppid(), self.control.fileno()
         while os.getppid() == parent:
             ready = [fd for fd, _ in self.poll.poll(5.0)]
             for fd in ready:  # first, while the numbers still mean what they meant to poll()
-                if fd in self.by_socket:
-                    self._kill(self.by_socket[fd])
+                if fd in self.watched:
+                    os.kill(self.watched[fd], signal.SIGKILL)
+                    self._unwatch(fd)
             if self.wake_read in ready:
                 os.read(self.wake_read, 4096)
                 self._reap()
-            if self.control.fileno() in ready and not self._accept():
+            if control in ready and not self._accept():
                 return
 
     def _accept(self) -> bool:
-        message, ancillary, _, _ = self.control.recvmsg(65536, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
-        fds = [fd for _, _, data in ancillary for fd in memoryview(data).cast("i")]
+        message, ancillary, _, _ = self.control.recvmsg(4096, 64, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return False
-        request = json.loads(message)
-        run_socket = socket.socket(fileno=fds[0])
+        fds = memoryview(ancillary[0][2]).cast("i").tolist()
         try:
-            self._start(request, run_socket, fds[1:])
+            self._start(REQUEST.unpack(message), fds)
         except OSError as error:
-            send(run_socket, b"E" + str(error).encode()[:STATUS_TEXT_LIMIT])
-            run_socket.close()
+            send(fds[0], b"E" + str(error).encode()[:STATUS_TEXT_LIMIT])
+            os.close(fds[0])
         for fd in fds[1:]:
             os.close(fd)
         return True
 
-    def _start(self, request: dict, run_socket: socket.socket, fds: list[int]) -> None:
+    def _start(self, request: tuple[int, ...], fds: list[int]) -> None:
         if not self.slots:
             raise OSError(11, "no free slot in the fork server")
         slot = self.slots.pop()
         self.walls.refresh_task_count()
-        pid = -1
         try:
-            if self.features.namespaces:
-                kernel.unshare(kernel.CLONE_NEWPID)
-            pid = os.fork()
-        finally:
-            if pid == 0:
-                child(self.walls, request, slot, run_socket, fds, 0 if self.features.namespaces else self.pid)
-            if self.features.namespaces:
-                kernel.setns(self.own_pid_ns, kernel.CLONE_NEWPID)
-            if pid < 0:
-                self.slots.append(slot)
-        run = Run(pid, slot, run_socket)
-        self.runs[pid] = self.by_socket[run_socket.fileno()] = run
-        self.poll.register(run_socket.fileno(), select.EPOLLRDHUP)
+            pid = self.walls.clone()
+        except OSError:
+            self.slots.append(slot)
+            raise
+        if pid == 0:
+            child(self.walls, request, slot, fds, self.parent_seen_by_child)
+        self.runs[pid] = (fds[0], slot)
+        self.watched[fds[0]] = pid
+        self.poll.register(fds[0], select.EPOLLRDHUP)
 
-    def _kill(self, run: Run) -> None:
-        self._unwatch(run)
-        os.kill(run.pid, signal.SIGKILL)
-
-    def _unwatch(self, run: Run) -> None:
+    def _unwatch(self, fd: int) -> None:
         """Explicitly: closing is not enough while a child that is just starting holds a copy of the descriptor."""
-        if run.watched:
-            run.watched = False
-            self.poll.unregister(run.socket.fileno())
+        if self.watched.pop(fd, None) is not None:
+            self.poll.unregister(fd)
 
     def _reap(self) -> None:
         while self.runs:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
-            run = self.runs.pop(pid, None)
-            if run is None:
+            if pid not in self.runs:
                 continue
-            del self.by_socket[run.socket.fileno()]
-            self.slots.append(run.slot)
-            self._unwatch(run)
-            send(run.socket, b"X" + json.dumps([status, usage.ru_utime, usage.ru_stime, usage.ru_maxrss]).encode())
-            run.socket.close()
+            fd, slot = self.runs.pop(pid)
+            self.slots.append(slot)
+            self._unwatch(fd)
+            send(fd, b"X" + ENDING.pack(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
+            os.close(fd)
 
 
-def send(run_socket: socket.socket, message: bytes) -> None:
+def send(run_socket: int, message: bytes) -> None:
     with contextlib.suppress(OSError):  # the asker may have gone
-        run_socket.send(message, socket.MSG_DONTWAIT)
+        os.write(run_socket, message)
 
 
-def child(walls: Walls, request: dict, slot: int, run_socket: socket.socket, fds: list[int], server: int) -> None:
+def child(walls: Walls, request: tuple[int, ...], slot: int, fds: list[int], server: int) -> None:
     """Never returns. Descriptors become 0 stdin, 1 stdout, 2 stderr, 3 channel, 4 payload, 5 link; the run socket is
     last."""
-    code = 70
-    last = len(fds)
-    report = run_socket.detach()
+    report, last = fds[0], len(fds) - 1
+    kind, cpu_seconds, memory_mb, scratch_mb = request
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        high = [high_fd(fd) for fd in (*fds, report)]
-        for number, fd in enumerate(high):
-            os.dup2(fd, number)
+        _signal.signal(signal.SIGCHLD, _signal.SIG_DFL)
+        for number in range(last):
+            os.dup2(fds[number + 1], number)
+        os.dup2(report, last)
         report = last
-        walls.confine(slot, request["cpu"], request["memory_mb"], request["scratch_mb"], last + 1, server)
-        main = MAINS[request["kind"]](request)
+        walls.confine(slot, cpu_seconds, memory_mb, scratch_mb, last + 1, server)
         walls.seal()
         os.write(last, b"R")
         os.close(last)
     except BaseException as error:  # any fault before foreign code runs is the sandbox's own
         os.write(report, b"E" + f"{type(error).__name__}: {error}".encode()[:STATUS_TEXT_LIMIT])
-        os._exit(code)
+        os._exit(PROGRAM_BROKE)
     try:
-        main()
+        MAINS[kind]()
     except BaseException:  # only a program that broke its own interpreter gets here
         sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(code)
+        os._exit(PROGRAM_BROKE)
 
 
 def import_all(plan: Plan) -> None:
@@ -192,6 +174,7 @@ def start(control: socket.socket, plan: Plan) -> None:
     proc_fd = high_fd(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # /proc may be read-only
         file.write("1000")
+    os.sched_setscheduler(0, SCHED_BATCH, os.sched_param(0))  # its children too
     import_all(plan)
     features = plan.features or detect.find(plan, proc_fd)
     if not features.readable:
@@ -211,6 +194,8 @@ def start(control: socket.socket, plan: Plan) -> None:
         os.environ["TMPDIR"] = os.environ["HOME"] = namespaces.SCRATCH
     server = Server(control, plan, features, proc_fd, ruleset)
     control.send(json.dumps({"features": features.__dict__, "base_mb": server.walls.base_bytes >> 20}).encode())
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    stage.prepare()
     gc.collect()
     gc.freeze()
     server.serve()
