@@ -33,6 +33,12 @@ def train(config: Config) -> int:
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
     algorithm = build_algorithm(config, builder)
     run_dir = Path(config.trainer.default_local_dir)
+    if state.step >= total_steps and not config.trainer.val_only:
+        print(
+            f"{run_dir} is complete: step {state.step} of {total_steps}. To go on, raise trainer.total_training_steps; "
+            "to start over, set trainer.resume_mode=disable or another trainer.experiment_name."
+        )
+        return 0
     with RunLog(run_dir, config, resume_step=state.step if resume else None) as log:
         log.note(
             f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, "
