@@ -167,4 +167,15 @@ def _assert_tests(truth: dict) -> AssertTests | None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem("tests.code", code[:60], f"Python text ({error})")) from None
+    if entry_point is None and _needs_entry_point(tree):
+        raise DataError(problem("tests.entry_point", None, "the function that check(candidate) is given"))
     return AssertTests(code, entry_point) if tree.body else None
+
+
+def _needs_entry_point(tree: ast.Module) -> bool:
+    """check(candidate) is defined and nothing in the tests calls it."""
+    defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args for node in tree.body)
+    called = any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "check" for n in ast.walk(tree)
+    )
+    return defined and not called

@@ -67,6 +67,13 @@ def solution_names(tree: ast.Module, entry_point: str | None) -> list[str]:
     return sorted(names | ({entry_point} if entry_point else set()))
 
 
+def repeats_a_name(test: ast.expr) -> bool:
+    """Whether a variable occurs twice, as in `f(a) == sorted(a)`: a program that changes `a` then edits its own
+    yardstick."""
+    names = [node.id for node in ast.walk(test) if isinstance(node, ast.Name)]
+    return len(names) > len(set(names))
+
+
 class Rewriter(ast.NodeTransformer):
     """`assert left == right` becomes two temporaries and a call of the judge.
 
@@ -101,8 +108,9 @@ class Rewriter(ast.NodeTransformer):
         statement = ast.Constant(text_of(node))
         stop = ast.Constant(not self.flat)
         judge = ast.Name("__sdpo__", ast.Load())
-        enter = ast.Expr(ast.Call(ast.Attribute(judge, "enter", ast.Load()), [], []))
-        lines: list[ast.stmt] = [enter]
+        lines: list[ast.stmt] = []
+        if repeats_a_name(node.test):
+            lines.append(ast.Expr(ast.Call(ast.Attribute(judge, "enter", ast.Load()), [], [])))
         test, sides = node.test, []
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             for name, value in (("__sdpo_left__", test.left), ("__sdpo_right__", test.comparators[0])):

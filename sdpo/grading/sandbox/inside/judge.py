@@ -76,7 +76,7 @@ class Judge:
 
     def run_functions(self, module: types.ModuleType, candidate: Any) -> None:
         check = vars(module).get("check")
-        if self.payload["has_check"] and callable(check):
+        if candidate is not None and self.payload["has_check"] and callable(check):
             self.guarded(check, candidate)
         for name, value in list(vars(module).items()):
             if name.startswith("test") and isinstance(value, types.FunctionType) and value.__module__ == "tests":

@@ -21,6 +21,26 @@ OFFERED = frozenset(_OFFERED.split())
 GENERIC_NAMES = frozenset({"BaseException", "GeneratorExit"})
 
 
+def references(args: list, index: int) -> int:
+    """How many places hold an argument of a call to the solution."""
+    return sys.getrefcount(args[index])
+
+
+def _count_unseen() -> int:
+    """The same for an argument that only the call itself holds: nobody sees what becomes of it."""
+
+    def proxy(*args: Any) -> int:
+        return ask([proxy, *args])
+
+    def ask(args: list) -> int:
+        return references(args, 1)
+
+    return proxy([])
+
+
+UNSEEN = _count_unseen()
+
+
 class SolutionLoadError(Exception):
     """The solution does not load. `fault` says why."""
 
@@ -59,11 +79,12 @@ class JudgeSide:
         """Arguments changed in place are changed here too. Inside one assert that reads the argument afterwards, the
         test lets the program edit its own yardstick."""
         for index, data in changed:
-            target, content = args[index], self.decode(data)
+            content = self.decode(data)
+            if self.in_assert and references(args, index) > UNSEEN:
+                self.weak.append("an argument was changed during the comparison")
+            target = args[index]
             if type(content) is not type(target):
                 raise FrameError("an argument came back as another type")
-            if self.in_assert and sys.getrefcount(target) > 5:
-                self.weak.append("an argument was changed during the comparison")
             if isinstance(target, (list, bytearray)):
                 target[:] = content
             else:

@@ -1,0 +1,166 @@
+"""Tests and solution in two processes: honest solutions of every shape pass, and none decides a comparison."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpo.grading.sandbox.limits import Limits
+from sdpo.records import GradeStatus
+from tests.unit.grading.program_files import read_programs
+
+LIMITS = Limits(cpu_s=1.0, memory_mb=256)
+
+
+def run(sandbox, source, tests, entry=None):
+    return sandbox.run_assert(source, tests, entry, LIMITS)
+
+
+def passes(outcome):
+    return bool(outcome.cases) and all(case.status is GradeStatus.OK for case in outcome.cases)
+
+
+HONEST = {
+    name: (entry["solution"], entry["tests"], entry.get("entry point", "").strip() or None)
+    for name, entry in read_programs("judged.txt").items()
+}
+FORGERIES = {name: entry["solution"] for name, entry in read_programs("forgeries.txt").items()}
+DECIDED_BY_THE_SOLUTION = ("named tuple", "enum members")
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_solution_passes(sandbox, name):
+    outcome = run(sandbox, *HONEST[name])
+    assert passes(outcome), [case for case in outcome.cases if case.status is not GradeStatus.OK]
+
+
+@pytest.mark.parametrize("name", [name for name in HONEST if name not in DECIDED_BY_THE_SOLUTION])
+def test_a_comparison_with_plain_values_is_not_weak(sandbox, name):
+    assert not run(sandbox, *HONEST[name]).weak
+
+
+@pytest.mark.parametrize("builtin", ["all", "len", "isinstance", "sorted", "abs", "print", "AssertionError", "set"])
+def test_a_solution_cannot_replace_a_built_in_of_the_tests(sandbox, builtin):
+    source = f"def {builtin}(*a, **k): return True\ndef f(x): return [0]"
+    tests = "assert all(x == 5 for x in f(1))\nassert len(f(1)) == 5\nassert sorted(f(1)) == [5]\n"
+    tests += "assert isinstance(f(1), str)"
+    assert not passes(run(sandbox, source, tests))
+    assert not passes(run(sandbox, source, "from solution import *\n" + tests))
+    assert not passes(run(sandbox, source, f"from solution import {builtin}, f\n" + tests))
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("style", ["assert", "pytest", "unittest", "check"])
+def test_a_forgery_does_not_pass(sandbox, name, style):
+    value = "EXP-1f0e9c"
+    tests = {
+        "assert": f"assert f(1) == {value!r}",
+        "pytest": f"from solution import f\ndef test():\n    assert f(1) == {value!r}",
+        "unittest": "import unittest\nclass T(unittest.TestCase):\n"
+        f"    def test(self):\n        self.assertEqual(f(1), {value!r})",
+        "check": f"def check(candidate):\n    assert candidate(1) == {value!r}",
+    }[style]
+    outcome = run(sandbox, FORGERIES[name], tests, "f" if style == "check" else None)
+    assert not passes(outcome)
+
+
+def test_an_object_that_agrees_with_every_operator_is_marked_weak(sandbox):
+    source = "class E:\n    def __lt__(s, o): return True\n    __gt__ = __le__ = __ge__ = __contains__ = __lt__\n"
+    source += "def f(x): return E()"
+    outcome = run(sandbox, source, "assert f(1) < 5")
+    assert outcome.weak
+    assert run(sandbox, source, "assert 3 in f(1)").weak
+
+
+def test_two_objects_of_the_solution_compare_and_are_marked_weak(sandbox):
+    source = "class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x"
+    outcome = run(sandbox, source, "assert P(1) == P(1)\nassert P(1) != P(2)")
+    assert passes(outcome)
+    assert outcome.weak
+
+
+def test_an_argument_cleared_during_its_own_comparison_is_marked_weak(sandbox):
+    outcome = run(sandbox, "def f(a):\n    a.clear()\n    return []", "a = [3, 1]\nassert f(a) == sorted(a)")
+    assert outcome.weak
+    assert not run(sandbox, "def f(a):\n    a.clear()\n    return []", "assert f([3, 1]) == []").weak
+
+
+def test_a_weak_pass_can_be_made_a_failure(sandbox):
+    from sdpo.grading.code import CodeGrader
+    from sdpo.grading.code_tests import read_tests
+    from sdpo.grading.feedback import FeedbackOptions
+
+    source = "class P:\n    def __eq__(s, o): return True\ndef f(): return P()"
+    tests = read_tests({"type": "assert", "code": "from solution import P, f\nassert f() == P()"})
+    lenient = CodeGrader(sandbox, LIMITS, FeedbackOptions()).grade_source(source, tests, LIMITS)
+    strict = CodeGrader(sandbox, LIMITS, FeedbackOptions(), fail_weak=True).grade_source(source, tests, LIMITS)
+    assert (lenient.status, strict.status) == (GradeStatus.OK, GradeStatus.WRONG)
+    assert lenient.flags == strict.flags == ("integrity: weak",)
+
+
+SPY = """
+LOG = []
+class Spy:
+    def __eq__(self, other):
+        LOG.append(other)
+        return True
+    def __ne__(self, other):
+        return not self == other
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: (LOG.extend(args), Spy())[1]
+def f(x):
+    return LOG[0] if LOG else Spy()
+def log():
+    return LOG
+"""
+
+
+def test_the_expected_value_is_never_sent_to_the_solution(sandbox):
+    outcome = run(sandbox, SPY, "from solution import f, log\nassert f(1) != 'EXP-1'\nassert log() == []")
+    assert passes(outcome)
+
+
+def test_a_failed_assert_reports_the_statement_and_both_sides(sandbox):
+    (case,) = run(sandbox, "def f(a, b): return a - b", "assert f(1, 2) == 3").cases
+    assert (case.statement, case.left, case.right) == ("assert f(1, 2) == 3", "-1", "3")
+
+
+def test_asserts_after_a_failed_one_still_count(sandbox):
+    outcome = run(sandbox, "def f(x): return abs(x)", "assert f(-1) == -1\nassert f(2) == 2\nassert f(3) == 3")
+    assert sorted(case.status for case in outcome.cases) == ["ok", "ok", "wrong"]
+
+
+def test_an_assert_that_the_following_code_relies_on_stops(sandbox):
+    tests = "def test():\n    for i in range(1000):\n        assert f(i) == 1\n"
+    tests += "        if i > 3:\n            raise RuntimeError('went on')"
+    outcome = run(sandbox, "def f(x): return 0", tests)
+    assert [case.status for case in outcome.cases] == [GradeStatus.WRONG]
+
+
+def test_an_error_of_the_solution_comes_with_its_own_frames(sandbox):
+    (case,) = run(sandbox, "def f(x):\n    return g(x)\ndef g(x):\n    return 1 / x", "assert f(0) == 1").cases
+    assert case.status is GradeStatus.RUNTIME_ERROR
+    assert case.fault.type == "ZeroDivisionError"
+    assert [frame[:2] for frame in case.fault.frames] == [(2, "f"), (4, "g")]
+
+
+def test_a_solution_that_does_not_load_says_why(sandbox):
+    (case,) = run(sandbox, "import nothing_like_this", "assert f(0) == 1").cases
+    assert case.fault.type == "ModuleNotFoundError"
+
+
+def test_a_solution_without_the_tested_function_says_so(sandbox):
+    (case,) = run(sandbox, "def g(x): return 1", "def check(candidate):\n    assert candidate(0) == 1", "f").cases
+    assert case.detail == "the solution defines no f"
+
+
+@pytest.mark.parametrize("source", ["def f(x):\n    while True: pass", "import time\ndef f(x): time.sleep(100)"])
+def test_a_solution_that_hangs_is_ended(sandbox, source):
+    outcome = sandbox.run_assert(source, "assert f(0) == 1", None, Limits(cpu_s=0.3))
+    assert [case.status for case in outcome.cases] == [GradeStatus.TIMEOUT]
+
+
+def test_tests_that_check_nothing_are_no_pass(code_grader):
+    from sdpo.grading.code_tests import read_tests
+
+    grade = code_grader.grade_source("def f(): return 1", read_tests({"type": "assert", "code": "x = 1"}), LIMITS)
+    assert grade.status is GradeStatus.NO_TESTS

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from sdpo.grading.extract import extract_code
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "```python \nprint(1)\n```",
+        "```python\r\nprint(1)\r\n```",
+        "```py\nprint(1)\n```",
+        "~~~python\nprint(1)\n~~~",
+        "Text\n```Python3\nprint(1)\n```\nmore text",
+        "```\nprint(1)\n```",
+        "````python\nprint(1)\n````",
+        "  ```python\nprint(1)\n  ```",
+        "```python\nprint('draft, much longer than the final one')\n```\nFinal:\n```python\nprint(1)\n```",
+        "```python\nprint(1)\n```\nIt prints\n```\n1\n```",
+        "```python\nprint(1)\n```\n```text\nout\n```",
+        "```python\nprint(1)\n```\n\n```\n",
+    ],
+)
+def test_the_last_complete_python_block_is_the_program(response):
+    assert extract_code(response).replace("\r", "") == "print(1)"
+
+
+def test_backticks_inside_a_string_do_not_cut_the_program():
+    program = "s = '''\n```not a fence'''\nprint(1)"
+    assert extract_code(f"```python\n{program}\n```") == program
+    program = "s = '''\n```\nexample\n```\n'''\nprint(1)"
+    assert extract_code(f"```python\n{program}\n```") == program
+
+
+def test_a_block_that_was_cut_off_is_no_answer_even_with_an_earlier_one():
+    assert extract_code("```python\nprint(1)", truncated=True) is None
+    assert extract_code("```python\nprint(0)\n```\nBetter:\n```python\nprint(1", truncated=True) is None
+
+
+def test_a_forgotten_closing_fence_is_forgiven_when_the_response_ended_by_itself():
+    assert extract_code("```python\nprint(1)") == "print(1)"
+    assert extract_code("```python\nprint(1") is None
+
+
+@pytest.mark.parametrize("response", ["", "print(1)", "no code here", "``` ", "```json\n{}\n```", "`print(1)`"])
+def test_a_response_without_a_program_has_none(response):
+    assert extract_code(response) is None
+
+
+def test_a_program_that_does_not_parse_is_still_the_answer():
+    assert extract_code("```python\nprint(\n```") == "print("
+
+
+def test_hostile_text_is_searched_quickly():
+    for response in ("```\n" * 5000, "```python\n" * 3000, "`" * 100_000, "```python\n" + "(" * 50_000 + "\n```"):
+        extract_code(response)

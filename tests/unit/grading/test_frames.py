@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import time
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from sdpo.grading.sandbox.inside.frames import FrameError, Opaque, decode, encode, pack, unpack
+
+
+def travel(value):
+    return decode(unpack(pack(encode(value))[4:]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1,
+        2**200,
+        -(2**64),
+        1.5,
+        math.inf,
+        "",
+        "h\u00e9\U0001f600",
+        "\ud800",
+        b"\x00\xff",
+        bytearray(b"x"),
+        1 + 2j,
+        [],
+        [1, [2, (3, None)]],
+        (),
+        (1, "a"),
+        {1: 2, "a": [3], (1, 2): {4}},
+        {1, 2},
+        frozenset({"a"}),
+        deque([1, 2]),
+        Counter("aab"),
+        OrderedDict(a=1),
+        Decimal("1.10"),
+        Fraction(1, 3),
+        datetime.datetime(2020, 1, 2, 3, 4, 5),
+        datetime.date(2020, 1, 2),
+        datetime.time(3, 4),
+        datetime.timedelta(days=1, microseconds=2),
+    ],
+    ids=repr,
+)
+def test_a_value_arrives_equal_and_of_the_same_built_in_type(value):
+    result = travel(value)
+    assert result == value
+    assert type(result) is type(value)
+
+
+def test_not_a_number_and_negative_zero_arrive():
+    assert math.isnan(travel(math.nan))
+    assert math.copysign(1, travel(-0.0)) == -1
+
+
+class LoudString(str):
+    def __eq__(self, other):
+        return True
+
+    def __str__(self):
+        raise RuntimeError
+
+    __hash__ = str.__hash__
+
+
+class Colour(IntEnum):
+    RED = 3
+
+
+def test_a_subclass_arrives_as_its_plain_content():
+    point = namedtuple("Point", "x y")(1, 2)
+    for value, plain in ((LoudString("x"), "x"), (Colour.RED, 3), (point, (1, 2)), (defaultdict(int, a=1), {"a": 1})):
+        result = travel(value)
+        assert type(result) is type(plain)
+        assert result == plain
+
+
+def test_numpy_values_arrive_as_plain_numbers_and_lists():
+    assert travel(np.int64(3)) == 3
+    assert travel(np.array([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    assert travel([np.float64(0.5), np.bool_(True)]) == [0.5, True]
+
+
+class Hostile:
+    def __repr__(self):
+        raise SystemExit
+
+    def __eq__(self, other):
+        return True
+
+
+def test_a_foreign_object_arrives_as_something_equal_to_nothing():
+    result = travel(Hostile())
+    assert isinstance(result, Opaque)
+    assert result != result
+    assert result != Hostile.__name__
+
+
+def test_a_cyclic_or_very_deep_value_arrives_cut_off():
+    cycle: list = []
+    cycle.append(cycle)
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (cycle, deep):
+        assert "nested too deeply" in json.dumps(encode(value))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"i": "zz"},
+        {"x": 1},
+        {"i": "0x1", "t": []},
+        {"t": 5},
+        {"d": [[1]]},
+        {"d": [[[], 1]]},
+        {"F": ["0x1", "0x0"]},
+        {"D": "one"},
+        {"s": [[]]},
+        {"dt": "yesterday"},
+        {"b": "!!"},
+        {"c": ["1"]},
+        {"n": [1]},
+        {"td": [10**20, 0, 0]},
+    ],
+    ids=str,
+)
+def test_a_body_that_no_encoder_sends_is_refused(body):
+    with pytest.raises(FrameError):
+        decode(body)
+
+
+def test_frames_that_are_not_json_are_refused():
+    for body in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"1" * 10_000):
+        with pytest.raises(FrameError):
+            unpack(body)
+
+
+def test_keys_that_share_a_hash_are_refused_before_a_set_is_built():
+    modulus = 2**61 - 1
+    keys = [{"i": hex(i * modulus)} for i in range(1, 20_000)]
+    start = time.perf_counter()
+    for tag, items in (("s", keys), ("d", [[key, 1] for key in keys])):
+        with pytest.raises(FrameError, match="colliding"):
+            decode({tag: items})
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,177 @@
+"""Every verdict on HumanEval equals that of the plain test run in one process without a sandbox."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import gzip
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sdpo.grading.code import CodeGrader
+from sdpo.grading.code_tests import read_tests
+from sdpo.grading.feedback import FeedbackOptions
+from sdpo.grading.sandbox.limits import Limits
+from sdpo.records import GradeStatus
+
+LIMITS = Limits(cpu_s=4.0)
+PLAIN_SECONDS = 10
+DEFAULT_MUTANTS, ALL_MUTANTS = 60, 500
+
+
+@pytest.fixture(scope="module")
+def problems():
+    path = Path(__file__).resolve().parents[2] / "fixtures" / "HumanEval.jsonl.gz"
+    with gzip.open(path, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def row_tests(row, with_given: bool = False) -> dict:
+    """Some tests call functions that the problem gives before the entry point: those of the solution, or a copy of
+    their own."""
+    given = row["prompt"][: row["prompt"].rindex(f"def {row['entry_point']}(")] if with_given else ""
+    return {"type": "assert", "code": given + row["test"], "entry_point": row["entry_point"]}
+
+
+def grade_all(sandbox, pairs, with_given=False):
+    grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())
+    with ThreadPoolExecutor(4) as threads:
+        return list(
+            threads.map(
+                lambda pair: grader.grade_source(pair[1], read_tests(row_tests(pair[0], with_given)), LIMITS), pairs
+            )
+        )
+
+
+@pytest.mark.parametrize("with_given", [False, True])
+def test_all_164_canonical_solutions_pass_and_none_is_weak(sandbox, problems, with_given):
+    grades = grade_all(sandbox, [(row, row["prompt"] + row["canonical_solution"]) for row in problems], with_given)
+    failed = {
+        row["task_id"]: grade.feedback for row, grade in zip(problems, grades) if grade.status is not GradeStatus.OK
+    }
+    assert failed == {}
+    assert len(grades) == 164
+    assert [grade.flags for grade in grades if grade.flags] == []
+
+
+def test_none_of_164_passes_when_the_body_returns_none(sandbox, problems):
+    grades = grade_all(sandbox, [(row, row["prompt"] + "    return None\n") for row in problems])
+    assert [row["task_id"] for row, grade in zip(problems, grades) if grade.status is GradeStatus.OK] == []
+
+
+def test_none_of_164_passes_with_an_object_that_is_equal_to_everything(sandbox, problems):
+    body = (
+        "    class E:\n        def __eq__(s, o): return True\n        def __ne__(s, o): return False\n"
+        "        def __lt__(s, o): return True\n        __le__ = __gt__ = __ge__ = __contains__ = __lt__\n    return E()\n"
+    )
+    grades = grade_all(sandbox, [(row, row["prompt"] + body) for row in problems])
+    passed = [
+        row["task_id"] for row, grade in zip(problems, grades) if grade.status is GradeStatus.OK and not grade.flags
+    ]
+    assert passed == []
+
+
+SWAPS = {
+    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv},
+    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
+    **{ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In},
+}
+
+
+class Mutator(ast.NodeTransformer):
+    """Changes one constant, operator or bound, the `target`-th that it meets."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.seen = target, 0
+
+    def hit(self) -> bool:
+        self.seen += 1
+        return self.seen - 1 == self.target
+
+    def visit_Constant(self, node):
+        if isinstance(node.value, bool):
+            return ast.Constant(not node.value) if self.hit() else node
+        if isinstance(node.value, (int, float)):
+            return ast.Constant(node.value + 1) if self.hit() else node
+        return node
+
+    def visit_BinOp(self, node):
+        self.generic_visit(node)
+        if type(node.op) in SWAPS and self.hit():
+            node.op = SWAPS[type(node.op)]()
+        return node
+
+    visit_BoolOp = visit_BinOp
+
+    def visit_Compare(self, node):
+        self.generic_visit(node)
+        if type(node.ops[0]) in SWAPS and self.hit():
+            node.ops[0] = SWAPS[type(node.ops[0])]()
+        return node
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "range" and self.hit():
+            node.args[-1] = ast.BinOp(node.args[-1], ast.Sub(), ast.Constant(1))
+        return node
+
+
+def mutants(problems, count):
+    rng = random.Random(20240601)
+    result = []
+    while len(result) < count:
+        row = rng.choice(problems)
+        tree = ast.parse(row["prompt"] + row["canonical_solution"])
+        counter = Mutator(-1)
+        counter.visit(copy.deepcopy(tree))
+        if counter.seen:
+            changed = Mutator(rng.randrange(counter.seen)).visit(copy.deepcopy(tree))
+            result.append((row, ast.unparse(ast.fix_missing_locations(changed))))
+    return result
+
+
+PLAIN_RUN = """
+import sys, types
+sys.setrecursionlimit(1000)
+source, tests, entry = eval(sys.stdin.read())
+space = {}
+exec(compile(source, "solution.py", "exec"), space)
+exec(compile(tests, "tests.py", "exec"), space)
+space["check"](space[entry])
+print("PASSED-5e1f")
+"""
+
+
+def plain_verdict(row, source) -> bool:
+    tests = row_tests(row)
+    parts = repr((source, tests["code"], tests["entry_point"]))
+    try:
+        command = [sys.executable, "-c", PLAIN_RUN]
+        result = subprocess.run(command, input=parts, capture_output=True, text=True, timeout=PLAIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return result.returncode == 0 and result.stdout.endswith("PASSED-5e1f\n")
+
+
+@pytest.mark.parametrize(
+    "count", [DEFAULT_MUTANTS, pytest.param(ALL_MUTANTS, marks=pytest.mark.slow)], ids=["sample", "all"]
+)
+def test_every_verdict_on_a_mutant_is_that_of_the_plain_run(sandbox, problems, count):
+    pairs = mutants(problems, count)
+    grades = grade_all(sandbox, pairs)
+    with ThreadPoolExecutor(2) as threads:
+        plain = list(threads.map(lambda pair: plain_verdict(*pair), pairs))
+    verdicts = [grade.status is GradeStatus.OK for grade in grades]
+    assert 0 < sum(plain) < count
+    different = [
+        (row["task_id"], wanted, grade.status, grade.feedback[:200], source)
+        for (row, source), wanted, grade in zip(pairs, plain, grades)
+        if wanted != (grade.status is GradeStatus.OK)
+    ]
+    assert verdicts == plain, different
