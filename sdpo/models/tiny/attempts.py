@@ -12,7 +12,7 @@ from sdpo.records import Grade, Prompt
 LONGEST_ATTEMPT = 6  # steps; more could make numbers too long to compute
 
 
-def _leave_out(steps: Program, rng: random.Random) -> Program:
+def leave_out(steps: Program, rng: random.Random) -> Program:
     i = rng.randrange(len(steps))
     return steps[:i] + steps[i + 1 :]
 
@@ -54,7 +54,7 @@ def _stop_early(steps: Program, rng: random.Random) -> Program:
 
 # What a model that has learnt one and two steps does on three, most of all: it leaves one out.
 EDITS: tuple[tuple[Callable[[Program, random.Random], Program], float], ...] = (
-    (_leave_out, 5.0),
+    (leave_out, 5.0),
     (_stop_early, 1.0),
     (_swap, 1.0),
     (_change_constant, 1.5),

@@ -13,12 +13,13 @@ import re
 from dataclasses import dataclass
 
 from sdpo.config.schema import SelfDistillationConfig
-from sdpo.data.programs import ALL_STEPS, DATA_SOURCE, INPUT_RANGE, LARGEST_VALUE, Program, Step, body, held_out_programs, run_steps, sentence
-from sdpo.models.tiny.attempts import wrong_answer, wrong_program
+from sdpo.data.programs import ALL_STEPS, DATA_SOURCE, INPUT_RANGE, LARGEST_VALUE, Program, body, held_out_programs, run_steps, sentence
+from sdpo.models.tiny.attempts import leave_out, wrong_answer, wrong_program
 from sdpo.records import Prompt
+from sdpo.reprompt.templates import Templates
 
 INPUTS_PER_PROBLEM = 8
-TEMPLATES = SelfDistillationConfig()
+TEMPLATES = Templates(SelfDistillationConfig())
 STEP_BY_PHRASE = {step.phrase: step for step in ALL_STEPS}
 
 
@@ -26,19 +27,20 @@ STEP_BY_PHRASE = {step.phrase: step for step in ALL_STEPS}
 class Mix:
     """Shares of the forms, and what they hold. Recorded in pretrain.json."""
 
-    direct: float = 0.35
+    direct: float = 0.25
     solution: float = 0.2
-    feedback: float = 0.25
+    feedback: float = 0.35
     both: float = 0.2
     lengths: tuple[float, ...] = (0.1, 0.3, 0.6)  # of 1, 2, 3 steps in the reprompt forms
     direct_lengths: tuple[float, ...] = (0.3, 0.7, 0.0)
     direct_corrupted: float = 0.0  # share of three-step direct answers that are wrong
+    corruption: str = "leave_out"  # leave_out: one step is missing; any: one or two edits of all kinds
     strangers: float = 0.25  # share of demonstrations and of feedback that belong to another problem
 
 
 HARD = Mix()
-EASY = Mix(direct_lengths=(0.15, 0.35, 0.5), direct_corrupted=0.7)
-MIXES = {"hard": HARD, "easy": EASY}
+EASY = Mix(direct_lengths=(0.15, 0.35, 0.5), direct_corrupted=0.7, corruption="any")
+MIXES = {"hard": HARD, "easy": EASY, "mixed": Mix(direct_lengths=(0.2, 0.5, 0.3), direct_corrupted=0.9)}
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,7 @@ class Text:
 
 def reprompt_text(question: str, solution: str | None, feedback: str | None) -> str:
     """The user message of the teacher's prompt, from the default templates."""
-    shown = TEMPLATES.solution_template.replace("{successful_previous_attempt}", solution) if solution else ""
-    told = TEMPLATES.feedback_template.replace("{feedback_raw}", feedback) if feedback else ""
-    before, after = TEMPLATES.reprompt_template.split("{prompt}{solution}{feedback}")
-    return f"{before}{question}{shown}{told}{after}"
+    return TEMPLATES.user_message(question, solution, feedback)
 
 
 def draw_steps(rng: random.Random, lengths: tuple[float, ...]) -> Program:
@@ -104,7 +103,8 @@ class Corpus:
         steps = draw_steps(self._rng, self._mix.direct_lengths)
         answer = steps
         if len(steps) == 3 and self._rng.random() < self._mix.direct_corrupted:
-            answer = wrong_program(steps, self._rng)
+            wrong = leave_out if self._mix.corruption == "leave_out" else wrong_program
+            answer = wrong(steps, self._rng)
         return Text("direct", sentence(steps, self._rng), body(answer))
 
     def _reprompt(self, form: str) -> Text:
@@ -129,5 +129,3 @@ class Corpus:
     def _stranger(self) -> Program:
         return draw_steps(self._rng, self._mix.lengths)
 
-
-__all__ = ["MIXES", "Corpus", "Mix", "Step", "Text", "draw_steps", "practice_problem", "reprompt_text", "told_program"]
