@@ -5,26 +5,24 @@
     0 < alpha < 1  alpha KL(teacher || M) + (1 - alpha) KL(student || M)    generalized Jensen-Shannon
                    with M = (1 - alpha) student + alpha teacher
 
-The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph over the vocabulary
-is built: the forward pass computes the gradient with respect to the student's logits as well, chunk by chunk of tokens.
-Derivations: docs/algorithm.md.
+The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph is built: a few
+tokens at a time, the student's logits are turned into the gradient with respect to them, in place. Which tokens, and
+what becomes of the gradient: distillation.py. Derivations: docs/algorithm.md.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from sdpo.algorithms import support
-from sdpo.algorithms.scores import Scores
 from sdpo.config.schema import SelfDistillationConfig
-from sdpo.errors import ConfigError, ModelError, problem
+from sdpo.errors import ConfigError, problem
 
-CHUNK_ENTRIES = 2**24  # logits of one chunk: 64 MiB in float32
+IMPOSSIBLE = -1e30  # log-prob of an entry whose logit is -inf: 0 * IMPOSSIBLE is 0
+RATIO_LIMIT = 80.0  # of log q - log p, either way, beside a mixture: beyond, the mixture is one side alone
+INFINITE = 1e6  # nats; a divergence above met an impossible entry
 
 
 @dataclass(frozen=True)
@@ -67,70 +65,92 @@ class Divergence:
         return f"{name}, {self.support} top-{self.topk} {'+ tail' if self.add_tail else 'renormalised'}"
 
 
-@dataclass
-class TokenTerms:
-    """Per response token, all [N]. Only `divergence` carries a gradient."""
+def token_terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, scratch: torch.Tensor
+) -> torch.Tensor:
+    """Statistics [6, n] of n tokens: divergence, log-prob of the sampled token, entropy of student and of teacher, mass
+    of student and of teacher inside the support (1 unless mode is topk).
 
-    divergence: torch.Tensor
-    log_prob: torch.Tensor  # student's, of the sampled token
-    entropy: torch.Tensor  # student's, nats
-    teacher_entropy: torch.Tensor
-    mass: torch.Tensor  # student's probability of the support; 1 unless mode is topk
-    teacher_mass: torch.Tensor
-
-
-def token_terms(student: Scores, teacher: Scores, response_ids: torch.Tensor, divergence: Divergence) -> TokenTerms:
-    """Everything a loss wants to know about N response tokens (`response_ids` [N] int64). The seam for faster kernels:
-    callers never see logits."""
-    if student.vocab_size != teacher.vocab_size:
-        fix = "student and teacher must share the tokenizer"
-        raise ModelError(problem("teacher vocabulary", teacher.vocab_size, f"{student.vocab_size}, the student's", fix))
-    with torch.no_grad():
-        teacher_logits = teacher.logits()
-    return TokenTerms(*_TokenTerms.apply(student.logits(), teacher_logits, response_ids, divergence))
-
-
-class _TokenTerms(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence) -> tuple:
-        """student, teacher: logits [N, V]; the outputs are the fields of `TokenTerms`."""
-        tokens, width = student.shape
-        values = student.new_empty(6, tokens)
-        gradient = torch.empty_like(student) if ctx.needs_input_grad[0] else None
-        size = max(1, CHUNK_ENTRIES // width)
-        for start in range(0, tokens, size):
-            part = slice(start, start + size)
-            values[:, part], slope = _chunk(student[part], teacher[part], ids[part], spec)
-            if gradient is not None:
-                gradient[part] = slope.div_(spec.temperature)
-        ctx.save_for_backward(gradient)
-        outputs = values.unbind(0)
-        ctx.mark_non_differentiable(*outputs[1:])
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, slope: torch.Tensor, *unused: torch.Tensor) -> tuple:
-        (gradient,) = ctx.saved_tensors
-        return gradient * slope[:, None], None, None, None
-
-
-def _chunk(student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence) -> tuple:
-    """Fields of `TokenTerms` [6, n] and the gradient [n, V] with respect to the student's logits *over temperature*."""
-    log_p = torch.log_softmax(student / spec.temperature, -1)
-    log_q = torch.log_softmax(teacher / spec.temperature, -1)
-    p, q = log_p.exp(), log_q.exp()
+    student, teacher: logits [n, V]; `student` becomes the gradient of the divergence with respect to itself, `teacher`
+    is used up. ids: [n] int64. scratch: [3, n, V]. All of one floating dtype but the ids.
+    """
+    p, q, spare = scratch
+    log_p, log_q = log_softmax_(student, spec.temperature, p), log_softmax_(teacher, spec.temperature, q)
     log_prob = log_p.gather(-1, ids[:, None])[:, 0]
+    entropies = -_dot(p, log_p, spare), -_dot(q, log_q, spare)
     mass = teacher_mass = torch.ones_like(log_prob)
     if spec.mode == "token":
-        value, slope = _sampled_token(log_p, log_q, p, ids)
+        value = _sampled_token_(log_p, log_q, p, ids)
     elif spec.mode == "full":
-        value = distribution_divergence(log_p, log_q, spec.alpha)
-        slope = _through_softmax(divergence_slope(log_p, log_q, spec.alpha), p)
+        value = _whole_vocabulary_(log_p, log_q, p, q, spec.alpha, spare)
     else:
-        value, slope, mass, teacher_mass = _restricted(log_p, log_q, p, spec)
-    entropies = -expectation(p, log_p), -expectation(q, log_q)
-    return torch.stack([value, log_prob, *entropies, mass, teacher_mass]), slope
+        value, mass, teacher_mass = _restricted_(log_p, log_q, p, spec)
+    if spec.temperature != 1.0:
+        student.div_(spec.temperature)
+    value.masked_fill_(value > INFINITE, torch.inf)
+    return torch.stack([value, log_prob, *entropies, mass, teacher_mass])
+
+
+def log_softmax_(logits: torch.Tensor, temperature: float, probs: torch.Tensor) -> torch.Tensor:
+    """logits [n, V] -> log-probs, in place; `probs` [n, V] is set to the probabilities. One exponential per entry."""
+    if temperature != 1.0:
+        logits.div_(temperature)
+    logits.sub_(logits.amax(-1, keepdim=True))
+    torch.exp(logits, out=probs)
+    total = probs.sum(-1, keepdim=True)
+    probs.div_(total)
+    return logits.sub_(total.log_()).clamp_(min=IMPOSSIBLE)
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """Sum of a * b over the last axis, in pairs: a plain dot product of a whole vocabulary loses digits."""
+    return torch.mul(a, b, out=spare).sum(-1)
+
+
+def _whole_vocabulary_(
+    log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, q: torch.Tensor, alpha: float, spare: torch.Tensor
+) -> torch.Tensor:
+    """Divergence [n] over all entries; log_p becomes the gradient by the student's logits over the temperature."""
+    if alpha == 0.0:
+        value = _dot(q, log_q.sub_(log_p), spare)
+        torch.sub(p, q, out=log_p)
+        return value
+    if alpha == 1.0:
+        value = _dot(p, log_p.sub_(log_q), spare)
+        log_p.sub_(value[:, None]).mul_(p)
+        return value
+    ratio = log_q.sub_(log_p)
+    log_m = torch.expm1(ratio.clamp_(-RATIO_LIMIT, RATIO_LIMIT), out=spare).mul_(alpha).log1p_()  # minus log p
+    from_student = -torch.mul(p, log_m, out=log_p).sum(-1)
+    from_teacher = ratio.sub_(log_m).mul_(q).sum(-1)
+    log_p.add_(p.mul_(from_student[:, None])).mul_(alpha - 1.0)
+    return alpha * from_teacher + (1.0 - alpha) * from_student
+
+
+def _sampled_token_(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Score-function form of the reverse KL: detached log-ratio times log p at the sampled token."""
+    at = ids[:, None]
+    own = log_p.gather(-1, at)
+    ratio = own - log_q.gather(-1, at)
+    torch.mul(p, -ratio, out=log_p).scatter_add_(-1, at, ratio)
+    return (ratio * own)[:, 0]
+
+
+def _restricted_(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, spec: Divergence) -> tuple:
+    """Value, student mass and teacher mass [n] of the top-k form; log_p becomes the gradient as above."""
+    ids, counted = support.choose_support(log_p, log_q, spec.topk, spec.support)
+    inside_p = support.gather_log_probs(log_p, ids, counted)
+    inside_q = support.gather_log_probs(log_q, ids, counted)
+    close = support.with_tail if spec.add_tail else support.renormalised
+    categories_p, categories_q = close(inside_p), close(inside_q)
+    value = distribution_divergence(categories_p, categories_q, spec.alpha)
+    slope = divergence_slope(categories_p, categories_q, spec.alpha)
+    if spec.add_tail:
+        slope = _through_tail(slope, inside_p, spec.alpha)
+    else:
+        slope = slope - categories_p.exp() * slope.sum(-1, keepdim=True)
+    torch.mul(p, -slope.sum(-1, keepdim=True), out=log_p).scatter_add_(-1, ids, slope)
+    return value, inside_p.exp().sum(-1), inside_q.exp().sum(-1)
 
 
 def expectation(probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -144,13 +164,15 @@ def distribution_divergence(log_p: torch.Tensor, log_q: torch.Tensor, alpha: flo
         return expectation(log_q.exp(), log_q - log_p)
     if alpha == 1.0:
         return expectation(log_p.exp(), log_p - log_q)
-    log_m = log_mixture(log_p, log_q, alpha)
-    return alpha * expectation(log_q.exp(), log_q - log_m) + (1.0 - alpha) * expectation(log_p.exp(), log_p - log_m)
+    log_m = _log_mixture(log_p, log_q, alpha)
+    from_teacher = expectation(log_q.exp(), (log_q - log_p).clamp(-RATIO_LIMIT, RATIO_LIMIT) - log_m)
+    return alpha * from_teacher - (1.0 - alpha) * expectation(log_p.exp(), log_m)
 
 
-def log_mixture(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> torch.Tensor:
-    """log((1 - alpha) p + alpha q)."""
-    return torch.logaddexp(log_p + math.log1p(-alpha), log_q + math.log(alpha))
+def _log_mixture(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> torch.Tensor:
+    """log M - log p. From the ratio alone: where student and teacher nearly agree, the difference of two logarithms has
+    no digits left in float32."""
+    return (log_q - log_p).clamp(-RATIO_LIMIT, RATIO_LIMIT).expm1().mul(alpha).log1p()
 
 
 def divergence_slope(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -162,37 +184,8 @@ def divergence_slope(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> 
     if alpha == 0.0:
         return -log_q.exp()
     p = log_p.exp()
-    base = log_q if alpha == 1.0 else log_mixture(log_p, log_q, alpha)
-    share = 1.0 if alpha == 1.0 else 1.0 - alpha
-    return torch.where(p > 0, share * p * (log_p - base), 0.0)
-
-
-def _through_softmax(slope: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """From the derivative by log-probs to the derivative by logits."""
-    return slope - p * slope.sum(-1, keepdim=True)
-
-
-def _sampled_token(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, ids: torch.Tensor) -> tuple:
-    """Score-function form of the reverse KL: detached log-ratio times log p at the sampled token."""
-    at = ids[:, None]
-    own = log_p.gather(-1, at)
-    ratio = own - log_q.gather(-1, at)
-    slope = (-p * ratio).scatter_add_(-1, at, ratio)
-    return (ratio * own)[:, 0], slope
-
-
-def _restricted(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, spec: Divergence) -> tuple:
-    """Value, gradient by logits, student mass and teacher mass of the top-k form."""
-    ids, counted = support.choose_support(log_p, log_q, spec.topk, spec.support)
-    inside_p = support.gather_log_probs(log_p, ids, counted)
-    inside_q = support.gather_log_probs(log_q, ids, counted)
-    close = support.with_tail if spec.add_tail else support.renormalised
-    categories_p, categories_q = close(inside_p), close(inside_q)
-    value = distribution_divergence(categories_p, categories_q, spec.alpha)
-    slope = divergence_slope(categories_p, categories_q, spec.alpha)
-    slope = _through_tail(slope, inside_p, spec.alpha) if spec.add_tail else _through_softmax(slope, categories_p.exp())
-    gradient = (-p * slope.sum(-1, keepdim=True)).scatter_add_(-1, ids, slope)
-    return value, gradient, inside_p.exp().sum(-1), inside_q.exp().sum(-1)
+    ratio = log_p - log_q if alpha == 1.0 else (alpha - 1.0) * _log_mixture(log_p, log_q, alpha)
+    return torch.where(p > 0, p * ratio, 0.0)
 
 
 def _through_tail(slope: torch.Tensor, inside_p: torch.Tensor, alpha: float) -> torch.Tensor:

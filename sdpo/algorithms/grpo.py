@@ -12,7 +12,7 @@ from sdpo.algorithms.importance import rollout_importance
 from sdpo.algorithms.policy import loss_temperature, policy_terms
 from sdpo.algorithms.reduce import metric_sums
 from sdpo.algorithms.rows import fraction, split_into_steps, usable
-from sdpo.algorithms.scores import LossOutput, Scores, TokenBatch
+from sdpo.algorithms.scores import LossOutput, ResponseScores, Scores, TokenBatch
 from sdpo.config.schema import Config
 from sdpo.records import Group, TrainBatch, TrainRow
 
@@ -120,7 +120,7 @@ class Grpo:
 
     # -- in the worker -------------------------------------------------------------------------------------------------
 
-    def loss(self, student: Scores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
+    def loss(self, student: ResponseScores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
         """verl's clipped loss over the padded micro-batch, times the weights of rows and of the rollout correction."""
         from verl.trainer.ppo.core_algos import agg_loss, compute_policy_loss_vanilla
 

@@ -1,10 +1,21 @@
-"""Log-probabilities and entropy of the policy at its response tokens, at the temperature it was sampled with."""
+"""Log-probabilities and entropy of the policy at its response tokens, at the temperature it was sampled with.
+
+A few tokens at a time, like the distillation loss. What the loss makes of a log-prob is known only after all of them,
+so the backward pass computes the logits once more instead of keeping tokens x vocabulary.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from sdpo.algorithms.scores import Scores
+import torch
+from torch.autograd.function import once_differentiable
+
+from sdpo.algorithms.divergence import log_softmax_
+from sdpo.algorithms.head import HeadGradient, row_blocks, token_chunks, wide
+from sdpo.algorithms.scores import ResponseScores
 
 
 def loss_temperature(rollout_temperature: float) -> float:
@@ -13,15 +24,85 @@ def loss_temperature(rollout_temperature: float) -> float:
 
 
 def policy_terms(
-    scores: Scores, response_ids: torch.Tensor, temperature: float, entropy_gradient: bool = False
+    scores: ResponseScores, response_ids: torch.Tensor, temperature: float, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each sampled token [N] (differentiable) and entropy in nats [N] (on request too).
 
     response_ids: [N] int64. The temperature is applied here and nowhere else.
     """
-    log_p = torch.log_softmax(scores.logits() / loss_temperature(temperature), -1)
-    log_prob = log_p.gather(-1, response_ids[:, None])[:, 0]
-    with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
-        possible = log_p.masked_fill(log_p == -torch.inf, 0.0)  # not 0 * inf, in the gradient neither
-        entropy = -(log_p.exp() * possible).sum(-1)
-    return log_prob, entropy
+    policy = _Policy(scores, response_ids, loss_temperature(temperature))
+    return _PolicyTerms.apply(scores.hidden, scores.weight, scores.bias, policy, entropy_gradient)
+
+
+@dataclass(frozen=True)
+class _Policy:
+    scores: ResponseScores
+    ids: torch.Tensor
+    temperature: float
+
+    def terms(self) -> torch.Tensor:
+        """Log-prob and entropy, [2, N]."""
+        values = self.scores.hidden.new_empty(2, self.ids.shape[0], dtype=wide(self.scores.hidden.dtype))
+        for part, logits, spare in self._chunks():
+            for rows in row_blocks(logits):
+                here = slice(part.start + rows.start, part.start + rows.stop)
+                p = spare[: rows.stop - rows.start]
+                log_p = log_softmax_(logits[rows], self.temperature, p)
+                values[0, here] = log_p.gather(-1, self.ids[here, None])[:, 0]
+                values[1, here] = -p.mul_(log_p).sum(-1)
+        return values
+
+    def gradient(
+        self,
+        wanted: tuple[bool, ...],
+        entropy: torch.Tensor,
+        by_log_prob: torch.Tensor,
+        by_entropy: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """By hidden states, head and bias. entropy: as found by `terms`; by_log_prob, by_entropy: derivatives [N] of
+        the loss; None: it does not depend on the entropy."""
+        total = HeadGradient(self.scores, wanted)
+        ones = torch.ones_like(by_log_prob) / self.temperature
+        for part, logits, spare in self._chunks():
+            for rows in row_blocks(logits):
+                here = slice(part.start + rows.start, part.start + rows.stop)
+                column = by_log_prob[here, None]
+                with self.scores.through_soft_cap(logits[rows]) as slope:
+                    p = spare[: rows.stop - rows.start]
+                    log_p = log_softmax_(slope, self.temperature, p)
+                    if by_entropy is None:
+                        torch.mul(p, -column, out=slope)
+                    else:  # entropy: -p (log p + entropy)
+                        slope = log_p.add_(entropy[here, None]).mul_(-by_entropy[here, None]).sub_(column).mul_(p)
+                    slope.scatter_add_(-1, self.ids[here, None], column)
+            total.add(part, logits, ones[part])
+        return total.hidden, total.weight, total.bias
+
+    def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """(tokens, their logits, room for the probabilities of a block); the next chunk takes the same memory."""
+        width, hidden = self.scores.vocab_size, self.scores.hidden
+        chunks = token_chunks(self.ids.shape[0], width, hidden)
+        if chunks:
+            buffer = hidden.new_empty(chunks[0].stop, width, dtype=wide(hidden.dtype))
+            spare = torch.empty_like(buffer[row_blocks(buffer)[0]])
+        for part in chunks:
+            yield part, self.scores.logits(part, buffer[: part.stop - part.start]), spare
+
+
+class _PolicyTerms(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden, weight, bias; then the policy and whether the entropy has a gradient."""
+        ctx.policy, ctx.entropy_gradient = arguments[3:]
+        log_prob, entropy = ctx.policy.terms()
+        ctx.save_for_backward(entropy)
+        if not ctx.entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return log_prob, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_log_prob: torch.Tensor, by_entropy: torch.Tensor) -> tuple:
+        (entropy,) = ctx.saved_tensors
+        by_entropy = by_entropy if ctx.entropy_gradient else None
+        return *ctx.policy.gradient(ctx.needs_input_grad[:3], entropy, by_log_prob, by_entropy), None, None

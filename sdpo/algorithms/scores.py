@@ -6,15 +6,20 @@ The score at index n is the model's output at the position *before* `response_id
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from sdpo.algorithms.head import head_product, wide
 from sdpo.errors import ModelError, problem
 
 if TYPE_CHECKING:
     from sdpo.records import Group, TrainBatch
+
+ALL = slice(None)
 
 
 class Scores(Protocol):
@@ -22,8 +27,9 @@ class Scores(Protocol):
 
     vocab_size: int
 
-    def logits(self) -> torch.Tensor:
-        """[N, vocab_size], float32 (float64 if computed in float64), before the temperature."""
+    def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, vocab_size] of the n tokens in `part`, before the temperature; a constant, written into `out` if given.
+        float32 (float64 if computed in float64)."""
         ...
 
 
@@ -32,7 +38,7 @@ class ResponseScores:
     """Hidden states at the response positions together with the output head that turns them into logits.
 
     hidden: [N, H], or already the logits [N, at least vocab_size] when `weight` is None.
-    weight: [at least vocab_size, H] or None. bias: [at least vocab_size] or None.
+    weight: [at least vocab_size, H] or None. bias: [at least vocab_size] or None. Any tensors of an autograd graph.
     vocab_size: size of the tokenizer; rows of the head beyond it are padding and take no probability.
     scale, soft_cap: logits = soft_cap * tanh(scale * raw / soft_cap), for model families that have them.
     """
@@ -50,20 +56,30 @@ class ResponseScores:
             allowed, fix = f"at least {self.vocab_size}, the tokenizer's", "use the tokenizer the model was made with"
             raise ModelError(problem("width of the output head", width, allowed, fix))
 
-    def logits(self) -> torch.Tensor:
-        """[N, vocab_size] in float32 (float64 when `hidden` is), carrying the gradient to hidden, weight and bias."""
+    @torch.no_grad()
+    def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Scores`. Losses differentiate by formula (`head.HeadGradient`), so no graph is made."""
+        hidden, vocab = self.hidden[part], slice(0, self.vocab_size)
+        if out is None:
+            out = hidden.new_empty(hidden.shape[0], self.vocab_size, dtype=wide(hidden.dtype))
         if self.weight is None:
-            logits = self.hidden[..., : self.vocab_size]
+            out.copy_(hidden[:, vocab])
         else:
-            bias = None if self.bias is None else self.bias[: self.vocab_size]
-            logits = torch.nn.functional.linear(self.hidden, self.weight[: self.vocab_size], bias)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+            head_product(hidden, self.weight[vocab], None if self.bias is None else self.bias[vocab], out)
         if self.scale != 1.0:
-            logits = logits * self.scale
+            out.mul_(self.scale)
         if self.soft_cap is not None:
-            logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
-        return logits
+            out.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
+        return out
+
+    @contextmanager
+    def through_soft_cap(self, logits: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Within, `logits` is replaced in place by a derivative with respect to it; behind, it is one with respect to
+        the logits before the cap."""
+        inner = None if self.soft_cap is None else 1.0 - (logits / self.soft_cap).square_()
+        yield logits
+        if inner is not None:
+            logits.mul_(inner)
 
 
 @dataclass
@@ -78,8 +94,9 @@ class InterpolatedScores:
     def vocab_size(self) -> int:
         return self.reference.vocab_size
 
-    def logits(self) -> torch.Tensor:
-        return torch.lerp(self.reference.logits(), self.current.logits(), self.rate)
+    @torch.no_grad()
+    def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self.reference.logits(part, out).lerp_(self.current.logits(part), self.rate)
 
 
 @dataclass
@@ -103,6 +120,11 @@ class TokenBatch:
     old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current
     sampler_log_probs: torch.Tensor | None = None  # [N] float32, from the inference engine; None: not recorded
     advantages: torch.Tensor | None = None  # [R] float32
+
+    def part(self, tokens: slice) -> TokenBatch:
+        """Some of the N tokens; rows and denominators stay."""
+        chosen = {name: getattr(self, name) for name in ("response_ids", "row", "old_log_probs", "sampler_log_probs")}
+        return replace(self, **{name: value[tokens] for name, value in chosen.items() if value is not None})
 
 
 @dataclass
@@ -136,6 +158,6 @@ class Algorithm(Protocol):
         """Graded groups of one rollout batch -> mini-batches of rows that carry a signal."""
         ...
 
-    def loss(self, student: Scores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
+    def loss(self, student: ResponseScores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
         """Loss of one micro-batch; an empty one gives 0 with a graph, so that every rank can join the backward."""
         ...

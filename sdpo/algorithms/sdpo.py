@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from sdpo.algorithms.divergence import Divergence, TokenTerms, token_terms
+from sdpo.algorithms.distillation import Distillation, TokenTerms, distillation_loss
+from sdpo.algorithms.divergence import Divergence
+from sdpo.algorithms.head import wide
 from sdpo.algorithms.importance import Importance, policy_importance, rollout_importance
 from sdpo.algorithms.policy import loss_temperature, policy_terms
 from sdpo.algorithms.reduce import metric_sums, token_weights
 from sdpo.algorithms.rows import fraction, split_into_steps, usable, usable_samples
-from sdpo.algorithms.scores import LossOutput, Scores, TokenBatch
+from sdpo.algorithms.scores import LossOutput, ResponseScores, Scores, TokenBatch
 from sdpo.config.schema import Config
 from sdpo.records import Group, Reprompt, TrainBatch, TrainRow
 
@@ -96,27 +98,30 @@ class Sdpo:
 
     # -- in the worker -------------------------------------------------------------------------------------------------
 
-    def loss(self, student: Scores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
+    def loss(self, student: ResponseScores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
         """Sum over tokens of (aggregation weight * importance weights * divergence)."""
         if teacher is None:
             raise ValueError("SDPO's loss needs teacher scores for every row")
-        terms = token_terms(student, teacher, batch.response_ids, self.divergence)
-        policy = policy_importance(terms.log_prob, batch, self.settings.is_clip)
-        rollout = rollout_importance(terms.log_prob, batch, self.correction)
-        capped, cap_values = self._capped(terms)
-        weights = token_weights(batch, self.agg_mode, self.settings.loss_normalization, capped.dtype)
-        loss = (weights * policy.weight * rollout.weight * capped).sum()
+        weights = token_weights(batch, self.agg_mode, self.settings.loss_normalization, wide(student.hidden.dtype))
+
+        def weigh(part: slice, log_prob: torch.Tensor) -> torch.Tensor:
+            policy, rollout = self._importance(log_prob, batch.part(part))
+            return weights[part] * policy.weight * rollout.weight
+
+        cap = self.settings.divergence_clip
+        distillation = Distillation(self.divergence, weigh, cap)
+        loss, terms = distillation_loss(student, teacher, batch.response_ids, distillation)
         if self.entropy_coeff:
             entropy = policy_terms(student, batch.response_ids, self.temperature, entropy_gradient=True)[1]
             loss = loss - self.entropy_coeff * (weights * entropy).sum()
-        return LossOutput(loss, metric_sums(self._values(terms, policy, rollout) | cap_values))
+        values = self._values(terms, *self._importance(terms.log_prob, batch))
+        if cap is not None:
+            values["sdpo/divergence_clip_frac"] = (terms.divergence > cap).float()
+        return LossOutput(loss, metric_sums(values))
 
-    def _capped(self, terms: TokenTerms) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The cap is on a token's whole divergence, never on single vocabulary entries."""
-        cap = self.settings.divergence_clip
-        if cap is None:
-            return terms.divergence, {}
-        return terms.divergence.clamp(max=cap), {"sdpo/divergence_clip_frac": (terms.divergence > cap).float()}
+    def _importance(self, log_prob: torch.Tensor, batch: TokenBatch) -> tuple[Importance, Importance]:
+        policy = policy_importance(log_prob, batch, self.settings.is_clip)
+        return policy, rollout_importance(log_prob, batch, self.correction)
 
     def _values(self, terms: TokenTerms, policy: Importance, rollout: Importance) -> dict[str, torch.Tensor]:
         values = {

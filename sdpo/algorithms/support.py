@@ -7,8 +7,11 @@ the divergence is never negative.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+SMALLEST_GROUP = 4  # entries; below, two selections cost more than one
 TAIL_LIMIT = -1e-7  # largest log-mass of the chosen entries that the tail formula sees: keeps log(1 - mass) finite
 
 
@@ -22,12 +25,31 @@ def choose_support(
     """
     k = min(k, student.shape[-1])
     if kind == "union":
-        own, other = student.topk(k, dim=-1).indices, teacher.topk(k, dim=-1).indices
-        chosen = torch.zeros_like(student, dtype=torch.bool).scatter_(-1, own, True)
-        counted = torch.cat([torch.ones_like(own, dtype=torch.bool), ~chosen.gather(-1, other)], -1)
+        own, other = top_ids(student, k).sort(-1).values, top_ids(teacher, k)
+        nearest = own.gather(-1, torch.searchsorted(own, other).clamp(max=k - 1))
+        counted = torch.cat([torch.ones_like(own, dtype=torch.bool), nearest != other], -1)
         return torch.cat([own, other], -1), counted
-    ids = (student if kind == "student" else teacher).topk(k, dim=-1).indices
+    ids = top_ids(student if kind == "student" else teacher, k)
     return ids, torch.ones_like(ids, dtype=torch.bool)
+
+
+def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
+    """Ids [N, k] of the k largest of each row [N, V], in no order.
+
+    The largest k are all in the k strided groups with the largest maxima, so only those are searched: with groups of
+    sqrt(V / k) entries that is a tenth of the work of a selection over the vocabulary.
+    """
+    tokens, width = values.shape
+    size = math.isqrt(width // k)
+    if size < SMALLEST_GROUP:
+        return values.topk(k, dim=-1, sorted=False).indices
+    groups = width // size
+    grouped = values[:, : groups * size].unflatten(-1, (size, groups))  # group g: entries g, g + groups, ...
+    chosen = grouped.amax(1).topk(k, dim=-1, sorted=False).indices
+    offsets = groups * torch.arange(size, device=values.device)
+    rest = torch.arange(groups * size, width, device=values.device).expand(tokens, -1)
+    candidates = torch.cat([(chosen[:, :, None] + offsets).flatten(1), rest], -1)
+    return candidates.gather(-1, values.gather(-1, candidates).topk(k, dim=-1, sorted=False).indices)
 
 
 def gather_log_probs(log_probs: torch.Tensor, ids: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

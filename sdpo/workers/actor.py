@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from sdpo.algorithms.policy import policy_terms
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import ActorConfig, Config
 from sdpo.models.forward import PolicyModule
@@ -131,12 +132,11 @@ class Actor:
     @torch.no_grad()
     def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
         """Log-probs [N] of every chunk's response tokens under the current weights."""
-        temperature = self.config.actor_rollout_ref.rollout.temperature or 1.0
+        temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
         for micro in map(pack_chunk, share.chunks):
             ids = torch.tensor([i for row in micro.rows for i in row.response_ids], device=self.device)
-            logits = self.student.scores(micro.student.to(self.device)).logits() / temperature
-            found.append(torch.log_softmax(logits, -1).gather(-1, ids[:, None])[:, 0])
+            found.append(policy_terms(self.student.scores(micro.student.to(self.device)), ids, temperature)[0])
         return found
 
     def _over_ranks(self, sums: list[Sums]) -> list[Sums]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdpo.algorithms.scores import ResponseScores, TokenBatch
+from sdpo.algorithms.distillation import Distillation, TokenTerms, distillation_loss
+from sdpo.algorithms.divergence import Divergence
+from sdpo.algorithms.scores import ResponseScores, Scores, TokenBatch
 from sdpo.config.schema import Config
 
 
@@ -15,6 +17,23 @@ def scores_of():
 
     def build(logits: torch.Tensor) -> ResponseScores:
         return ResponseScores(logits, None, None, logits.shape[-1])
+
+    return build
+
+
+@pytest.fixture
+def distill():
+    """Loss and terms; every token has the weight it is given, 1 otherwise."""
+
+    def build(
+        student: ResponseScores,
+        teacher: Scores,
+        ids: torch.Tensor,
+        spec: Divergence,
+        weights: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, TokenTerms]:
+        given = torch.ones(ids.shape, dtype=torch.float64) if weights is None else weights
+        return distillation_loss(student, teacher, ids, Distillation(spec, lambda part, log_prob: given[part]))
 
     return build
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdpo.algorithms.support import choose_support, gather_log_probs, renormalised, with_tail
+from sdpo.algorithms.support import choose_support, gather_log_probs, renormalised, top_ids, with_tail
 
 
 def test_each_kind_of_support_is_the_top_k_it_says():
@@ -37,3 +37,16 @@ def test_switched_off_ids_have_no_probability():
     log_probs = torch.log_softmax(torch.zeros(1, 4), -1)
     found = gather_log_probs(log_probs, torch.tensor([[0, 0]]), torch.tensor([[True, False]]))
     assert found.exp().tolist() == [[0.25, 0.0]]
+
+
+@pytest.mark.parametrize(("width", "k"), [(5, 5), (1000, 3), (5001, 100), (4999, 1), (300, 250)])
+def test_the_grouped_selection_finds_the_k_largest(width, k):
+    values = torch.randn(7, width, generator=torch.Generator().manual_seed(width))
+    values[0] = torch.arange(width)
+    values[1] = -torch.arange(width).float()
+    found = top_ids(values, k).sort(-1).values
+    assert torch.equal(found, values.topk(k).indices.sort(-1).values)
+
+
+def test_equal_values_give_k_different_ids():
+    assert len(set(top_ids(torch.zeros(1, 1000), 10)[0].tolist())) == 10

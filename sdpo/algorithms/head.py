@@ -1,0 +1,122 @@
+"""The output head, a few tokens at a time: logits of a chunk, and the gradient a chunk leaves behind.
+
+Everything that depends on the vocabulary happens here chunk by chunk, so that no tensor of all tokens times the
+vocabulary exists. Logits and gradients are float32 (float64 in float64) whatever the head's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from sdpo.algorithms.scores import ResponseScores
+
+CHUNK_BYTES = {"cpu": 48 * 2**20, "cuda": 2**30}  # logits of student and teacher together
+FEWEST_TOKENS = 64  # a matrix product of fewer rows is bound by reading the head
+BLOCK_ENTRIES = 2**18  # of a chunk, passed through the softmax at once on a CPU: what its caches hold
+WIDENED_ROWS = 4096  # of a half-precision head, widened at once where the hardware does not accumulate in float32
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What logits and their gradients are computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def token_chunks(tokens: int, vocab_size: int, like: torch.Tensor) -> list[slice]:
+    """Equal parts of the tokens, as many as the memory budget of `like`'s device asks for."""
+    per_token = 2 * vocab_size * wide(like.dtype).itemsize
+    budget = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES["cpu"])
+    return parts(tokens, max(FEWEST_TOKENS, budget // per_token))
+
+
+def row_blocks(chunk: torch.Tensor) -> list[slice]:
+    """Rows of a chunk [n, V] that stay in the caches together; a GPU takes the chunk as a whole."""
+    tokens, width = chunk.shape
+    return parts(tokens, max(1, BLOCK_ENTRIES // width)) if chunk.device.type == "cpu" else [slice(0, tokens)]
+
+
+def parts(total: int, largest: int) -> list[slice]:
+    """[0, total) in as few equal parts as possible, none above `largest`.
+
+    >>> parts(10, 4)
+    [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)]
+    """
+    if not total:
+        return []
+    size = math.ceil(total / math.ceil(total / largest))
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def head_product(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+) -> torch.Tensor:
+    """out [n, V] = hidden [n, H] @ weight [V, H].T + bias [V]."""
+    for rows, piece in _pieces(weight, out.dtype):
+        _add_product(out[:, rows], hidden, piece.T, weight.dtype, beta=0.0)
+    return out if bias is None else out.add_(bias)
+
+
+def _pieces(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+    """The head as it is, or piece by piece in `dtype` where a product of its own dtype would round the sums."""
+    if weight.dtype == dtype or weight.is_cuda:
+        yield slice(None), weight
+    else:
+        for rows in parts(weight.shape[0], WIDENED_ROWS):
+            yield rows, weight[rows].to(dtype)
+
+
+def _add_product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, beta: float = 1.0) -> None:
+    """out = beta * out + a @ b. A GPU rounds the factors to `dtype`, the head's, and adds up in that of `out`."""
+    if out.is_cuda and dtype != out.dtype:
+        torch.addmm(out, a.to(dtype), b.to(dtype), out.dtype, beta=beta, out=out)
+    else:
+        torch.addmm(out, a.to(out.dtype), b.to(out.dtype), beta=beta, out=out)
+
+
+class HeadGradient:
+    """Gradients of one loss by a student's hidden states, head and bias, added up chunk by chunk.
+
+    wanted: which of hidden, weight and bias need one.
+    """
+
+    def __init__(self, scores: ResponseScores, wanted: tuple[bool, ...]) -> None:
+        self.scores = scores
+        tensors = (scores.hidden, scores.weight, scores.bias)
+        self.hidden, self.weight, self.bias = (
+            torch.zeros_like(tensor, dtype=wide(tensor.dtype)) if tensor is not None and wants else None
+            for tensor, wants in zip(tensors, wanted, strict=True)
+        )
+
+    def add(self, part: slice, slope: torch.Tensor, token_weights: torch.Tensor) -> None:
+        """slope [n, V]: derivative of each token's own loss by the scaled logits before the soft cap, to be multiplied
+        by token_weights [n]."""
+        scores, vocab = self.scores, slice(0, self.scores.vocab_size)
+        token_weights = token_weights * scores.scale
+        column = token_weights[:, None]
+        if scores.weight is None:
+            if self.hidden is not None:
+                torch.mul(slope, column, out=self.hidden[part, vocab])
+            return
+        if self.hidden is not None:
+            for rows, piece in _pieces(scores.weight[vocab], slope.dtype):
+                _add_product(self.hidden[part], slope[:, rows], piece, scores.weight.dtype)
+            self.hidden[part].mul_(column)
+        if self.weight is not None:
+            # Weighting the [n, H] side spares a pass over the vocabulary.
+            _add_product(self.weight[vocab], slope.T, scores.hidden[part] * column, scores.weight.dtype)
+        if self.bias is not None:
+            self.bias[vocab].addmv_(slope.T, token_weights)
+
+    def scaled(self, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients (hidden, weight, bias) times a scalar; consumes this object."""
+        found = self.hidden, self.weight, self.bias
+        self.hidden = self.weight = self.bias = None
+        if factor != 1.0:
+            for tensor in found:
+                if tensor is not None:
+                    tensor.mul_(factor)
+        return found
