@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings, e.g. grading.feedback_style=leetcode"
     )
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
     if options.workers < 1:
         parser.error("--workers: at least 1")
     try:

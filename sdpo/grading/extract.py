@@ -12,6 +12,20 @@ PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2"})
 LARGEST_PARSE = 200_000  # characters; beyond it a block is taken as it stands
 
 
+def tagged(text: str, tag: str) -> list[str]:
+    """Contents of <tag>...</tag>, in order, upper or lower case. Linear in the length of the text, which a model
+    wrote."""
+    found = []
+    start: int | None = None
+    for match in re.finditer(rf"<(/?){tag}>", text, re.IGNORECASE):
+        if not match[1]:
+            start = match.end()
+        elif start is not None:
+            found.append(text[start : match.start()])
+            start = None
+    return found
+
+
 @dataclass(frozen=True)
 class Fence:
     line: int
@@ -34,8 +48,7 @@ def extract_code(text: str, truncated: bool = False) -> str | None:
     the closing fence, and the block counts if it parses. Backticks inside a string do not end a block if a later
     fence makes it parse.
     """
-    lines = text.replace("\r\n", "\n").split("\n")
-    fences = [Fence(i, m[1], m[2]) for i, line in enumerate(lines) if (m := FENCE.match(line))]
+    lines, fences = _fences(text)
     blocks, dangling = _pair(fences)
     if dangling is not None and (dangling.info or any(line.strip() for line in lines[dangling.line + 1 :])):
         longer = _longer_parse(lines, fences, blocks)
@@ -53,6 +66,17 @@ def extract_code(text: str, truncated: bool = False) -> str | None:
     if (len(fences) > 2 * len(blocks) or len(blocks) > 1) and not parses(code):
         return _longer_parse(lines, fences, blocks) or code
     return code
+
+
+def fenced_blocks(text: str) -> list[tuple[str, str]]:
+    """(language, content) of every complete fenced block."""
+    lines, fences = _fences(text)
+    return [(opening.language, _between(lines, opening, closing)) for opening, closing in _pair(fences)[0]]
+
+
+def _fences(text: str) -> tuple[list[str], list[Fence]]:
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines, [Fence(i, m[1], m[2]) for i, line in enumerate(lines) if (m := FENCE.match(line))]
 
 
 def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s+(-?\d[\d.,/]*\d|-?\d)(?=[\s$.,;]|$)")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 LONGEST_NUMBER = 2000  # digits compared exactly; longer ones are compared as text
 
 _SPACES = re.compile(r"\\[,;:!>]|\\ |~|\\quad|\\qquad")
@@ -24,52 +25,48 @@ class NoAnswer(Exception):
 
 
 def last_boxed(text: str) -> str:
-    """Content of the last box. Raises NoAnswer when there is none, or when the last one is never closed: an earlier
-    box is not the final answer then."""
-    found = list(BOX.finditer(text))
+    """Content of the last box, of the outermost where boxes are nested, without further boxes around it.
+
+    Raises NoAnswer when there is none, or when the last one is never closed: an earlier box is not the final answer
+    then. Linear in the length of the text, which a model wrote.
+    """
+    boxes = list(BOX.finditer(text))
     bare = list(BARE_BOX.finditer(text))
-    if not found and not bare:
+    if not boxes and not bare:
         raise NoAnswer("no box")
-    if bare and (not found or bare[-1].start() > found[-1].start()):
+    if bare and (not boxes or bare[-1].start() > boxes[-1].start()):
         return bare[-1][1]
-    spans = {match.start(): _closing(text, match.end()) for match in found}
-    last = found[-1]
-    if spans[last.start()] is None:
+    closing = matching_braces(text)
+    last = boxes[-1]
+    if last.end() not in closing:
         raise NoAnswer("the last box is not closed")
-    for match in found:  # a box inside a box: the outer one is the answer, and unwrap() looks inside
-        end = spans[match.start()]
-        if end is not None and end > last.start():
-            last = match
-            break
-    return unwrap(text[last.end() + 1 : spans[last.start()]])
+    outer = next((box for box in boxes if closing.get(box.end(), -1) >= closing[last.end()]), last)
+    return _unwrap(text, closing, outer.end() + 1, closing[outer.end()])
 
 
-def _closing(text: str, opening: int) -> int | None:
-    """Index of the brace that closes the one at `opening`; escaped braces do not count."""
-    depth = 0
-    at = opening
-    while at < len(text):
-        character = text[at]
-        if character == "\\":
-            at += 2
-            continue
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return at
-        at += 1
-    return None
+def matching_braces(text: str) -> dict[int, int]:
+    """Index of each opening brace -> index of the one that closes it; escaped braces do not count."""
+    pairs: dict[int, int] = {}
+    open_at: list[int] = []
+    for match in BRACE.finditer(text):
+        if match[0] == "{":
+            open_at.append(match.start())
+        elif match[0] == "}" and open_at:
+            pairs[open_at.pop()] = match.start()
+    return pairs
 
 
-def unwrap(content: str) -> str:
+def _unwrap(text: str, closing: dict[int, int], start: int, end: int) -> str:
+    """The text between two indices without the boxes that enclose all of it."""
     while True:
-        match = BOX.match(content.strip())
-        if not match:
-            return content.strip()
-        inner = content.strip()
-        end = _closing(inner, match.end())
-        if end != len(inner) - 1:
-            return inner
-        content = inner[match.end() + 1 : end]
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        box = BOX.match(text, start, end)
+        if box is None or closing.get(box.end(), -1) != end - 1:
+            return text[start:end]
+        start, end = box.end() + 1, end - 1
 
 
 def normalize(answer: str) -> str:

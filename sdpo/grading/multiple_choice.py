@@ -7,11 +7,10 @@ from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
+from .extract import tagged
 from .result import failed, passed, ungraded
 
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 BOXED = re.compile(r"\\boxed\s*\{\s*(?:\\text\s*\{)?\s*\(?([A-Za-z])\)?\.?\s*\}?\s*\}")
-LETTER = re.compile(r"[\s*_`$]*\(?\s*([A-Za-z])\s*(?:[).:,\]]|\\?\)|$|[*_`\s]+$|\s+-)[\s*_`]*(.*)", re.DOTALL)
 STATED = re.compile(
     r"(?:final\s+answer|correct\s+(?:answer|option|choice)|answer)\s*(?:is|:|=)+\s*(?:option|choice)?\s*[*_`]*\(?([A-Za-z])\)?[*_`]*(?=[\s.,;:!)]|$)",
     re.IGNORECASE,
@@ -50,9 +49,9 @@ def extract_letter(answer: str, choices: int, tags_required: bool = False) -> st
     """The chosen letter in upper case, None when there is none. The last tagged answer decides; without tags a clear
     statement ("the answer is C", "\\boxed{C}", a last line that is only a letter) is taken, so an article or the
     pronoun I is not."""
-    tagged = TAGGED.findall(answer)
-    if tagged:
-        return from_tag(tagged[-1], choices)
+    answers = tagged(answer, "answer")
+    if answers:
+        return from_tag(answers[-1], choices)
     if tags_required or "<answer>" in answer.lower():
         return None
     allowed = letters(choices)

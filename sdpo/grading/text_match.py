@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,9 @@ import regex
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
+from .extract import tagged
 from .result import failed, passed, ungraded
 
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 MATCH_SECONDS = 1.0  # patterns come with the data, the text comes from a model: together they may explode
 
 
@@ -43,8 +42,8 @@ def read_gold(truth: Any) -> Target | None:
 
 def answer_of(response: str) -> str:
     """The last tagged answer, else the whole response; white space collapsed."""
-    tagged = TAGGED.findall(response)
-    return " ".join((tagged[-1] if tagged else response).split())
+    answers = tagged(response, "answer")
+    return " ".join((answers[-1] if answers else response).split())
 
 
 class TextGrader:

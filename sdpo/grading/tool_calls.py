@@ -10,15 +10,13 @@ from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
+from .extract import fenced_blocks, tagged
 from .feedback import clean
 from .result import failed, passed, ungraded
 
 ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:[ \t*_`]*(.+?)[ \t*_`]*$", re.MULTILINE)
 ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
-TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-FENCED = re.compile(
-    r"^ {0,3}```[ \t]*(?:json|tool_call|tool_code|python)?[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
-)
+CALL_LANGUAGES = frozenset({"", "json", "tool_call", "tool_code", "python"})
 NO_CALL = "No tool call was found in the response."
 CUT_OFF = "The response was cut off before its tool call was complete."
 
@@ -77,12 +75,12 @@ def extract_calls(answer: str) -> list[Call]:
     """The calls of a response, in order: <tool_call> blocks, else Action / Action Input lines, else JSON or
     `name(a=1)` that is the whole answer or its last fenced block. Empty when there is none; MalformedCall when one
     cannot be read."""
-    tagged = TAGGED.findall(answer)
-    if tagged:
-        return [call for body in tagged for call in _from_text(body.strip())]
+    bodies = tagged(answer, "tool_call")
+    if bodies:
+        return [call for body in bodies for call in _from_text(body.strip())]
     if ACTION_INPUT.search(answer):
         return _from_action_lines(answer)
-    blocks = FENCED.findall(answer)
+    blocks = [content for language, content in fenced_blocks(answer) if language in CALL_LANGUAGES]
     text = (blocks[-1] if blocks else answer).strip()
     if text.startswith(("{", "[")) or re.match(r"[\w.-]+\(", text):
         return _from_text(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_BLOCK = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+_TAG = re.compile(r"<think>|</think>\s*")
 
 
 def strip_think(text: str) -> str:
@@ -17,9 +17,18 @@ def strip_think(text: str) -> str:
     >>> strip_think("plan\\n</think>\\n\\nANSWER"), strip_think("<think>plan")
     ('ANSWER', '')
     """
-    text, blocks = _BLOCK.subn("", text)
-    if "</think>" in text:
-        return text.rpartition("</think>")[2].lstrip()
-    if "<think>" in text:
+    kept: list[str] = []  # pieces outside of blocks; one pass, because the text may be made to be slow
+    at, opened, tags = 0, None, False
+    for tag in _TAG.finditer(text):
+        tags = True
+        if tag[0] == "<think>":
+            opened = tag.start() if opened is None else opened
+        elif opened is not None:
+            kept.append(text[at:opened])
+            at, opened = tag.end(), None
+        else:
+            kept.clear()
+            at = tag.end()
+    if opened is not None:
         return ""
-    return text.lstrip() if blocks else text
+    return "".join([*kept, text[at:]]).lstrip() if tags else text

@@ -24,9 +24,10 @@ BOOT = """
 import io, json, resource, sys
 request = json.loads(sys.stdin.read())
 resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"]))
-sys.stdin = io.TextIOWrapper(io.BytesIO(request["stdin"].encode("utf-8", "surrogateescape")), "utf-8",
-"surrogateescape") sys.argv = ["solution.py"]
-exec(compile(request["source"], "solution.py", "exec"), {"__name__": "__main__"})
+data = io.BytesIO(request["stdin"].encode("utf-8", "surrogateescape"))
+sys.stdin = io.TextIOWrapper(data, "utf-8", "surrogateescape")
+sys.argv = ["solution.py"]
+exec(compile(request["source"], "program.py", "exec"), {"__name__": "__main__"})
 """
 CPU_LIMIT_CODES = frozenset({-9, 137, -24, 152})  # SIGKILL, SIGXCPU
 

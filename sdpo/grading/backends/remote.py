@@ -24,24 +24,32 @@ from ..sandbox.sandbox import FRAME_ALLOWANCE, Accept
 
 DRIVER = """
 import sys, json, types
-_frames = types.ModuleType("_frames"); exec({frames!r}, vars(_frames))
-_faults = types.ModuleType("_faults"); vars(_faults)["describe"] = _frames.describe; exec({faults!r}, vars(_faults))
+_frames = types.ModuleType("_frames")
+exec({frames!r}, vars(_frames))
+_faults = types.ModuleType("_faults")
+vars(_faults)["describe"] = _frames.describe
+exec({faults!r}, vars(_faults))
 _request = json.loads(sys.stdin.read())
+_name = _request["name"]
 def _answer(data):
     sys.stdout.flush()
-    sys.__stdout__.write("\\n" + _request["marker"] + json.dumps(data) + "\\n"); sys.__stdout__.flush()
+    sys.__stdout__.write("\\n" + _request["marker"] + json.dumps(data) + "\\n")
+    sys.__stdout__.flush()
 _source = _request["source"]
 _faults.load_source(_source)
-_module = types.ModuleType("solution"); sys.modules["solution"] = _module
+_module = types.ModuleType("solution")
+sys.modules["solution"] = _module
 try:
     exec(compile(_source, "solution.py", "exec"), vars(_module))
 except BaseException as _error:
-    _answer({{"load": _faults.fault(_error)}}); sys.exit(0)
+    _answer({{"load": _faults.fault(_error)}})
+    sys.exit(0)
 for _args in _request["inputs"]:
     try:
-        _holder = vars(_module)["Solution"]() if _request["name"] not in vars(_module) and "Solution" in vars(_module)
-        else _module _answer({{"value": _frames.encode(getattr(_holder, _request["name"])(*[_frames.decode(a) for a in
-        _args]))}})
+        _holder = _module
+        if _name not in vars(_module) and "Solution" in vars(_module):
+            _holder = vars(_module)["Solution"]()
+        _answer({{"value": _frames.encode(getattr(_holder, _name)(*[_frames.decode(a) for a in _args]))}})
     except BaseException as _error:
         _answer({{"error": _faults.fault(_error)}})
 """

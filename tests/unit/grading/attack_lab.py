@@ -175,8 +175,12 @@ def grader_still_right(grader: CodeGrader) -> bool:
     return right.status is GradeStatus.OK and wrong.status is GradeStatus.WRONG
 
 
+def options_for(level: str) -> SandboxOptions:
+    return SandboxOptions(ceiling=level, allow_unsafe=level == "L0")
+
+
 def run(folder: Path, level: str) -> dict:
-    with tempfile.TemporaryDirectory(prefix="attack-lab-") as host, Sandbox(SandboxOptions(ceiling=level)) as sandbox:
+    with tempfile.TemporaryDirectory(prefix="attack-lab-") as host, Sandbox(options_for(level)) as sandbox:
         lab = Lab(Path(host))
         lab.prepare()
         grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())

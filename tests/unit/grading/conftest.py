@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.sandbox.limits import Limits
 from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 
+sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share: program_files
 FAST = Limits(cpu_s=1.0, memory_mb=256)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from program_files import read_programs
 
 from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
-from tests.unit.grading.program_files import read_programs
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 
@@ -82,6 +82,21 @@ def test_an_argument_cleared_during_its_own_comparison_is_marked_weak(sandbox):
     outcome = run(sandbox, "def f(a):\n    a.clear()\n    return []", "a = [3, 1]\nassert f(a) == sorted(a)")
     assert outcome.weak
     assert not run(sandbox, "def f(a):\n    a.clear()\n    return []", "assert f([3, 1]) == []").weak
+
+
+@pytest.mark.parametrize("way", ["gi_frame", "gi_code", "f_globals", "__class__", "_secret"])
+def test_the_solution_cannot_look_behind_an_object_of_the_tests(sandbox, way):
+    source = f"def f(g):\n    try:\n        return str(g.{way})\n    except AttributeError:\n        return 'refused'"
+    tests = "def numbers():\n    yield 1\nclass T:\n    _secret = 5\n"
+    assert passes(run(sandbox, source, tests + "assert f(numbers()) == 'refused'"))
+    assert passes(run(sandbox, source, tests + "assert f(numbers) == 'refused'"))
+    if way == "_secret":
+        assert passes(run(sandbox, source, tests + "assert f(T()) == 'refused'"))
+
+
+def test_a_stop_iteration_of_the_solution_does_not_end_the_loops_of_the_tests(sandbox):
+    tests = "assert f is not None\nfor got, wanted in zip(map(f, [1, 2]), [1, 2]):\n    assert got == wanted"
+    assert not passes(run(sandbox, "def f(x): raise StopIteration", tests))
 
 
 def test_a_weak_pass_can_be_made_a_failure(sandbox):

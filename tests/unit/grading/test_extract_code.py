@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from sdpo.grading.extract import extract_code
+from sdpo.grading.extract import extract_code, tagged
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,10 @@ def test_a_program_that_does_not_parse_is_still_the_answer():
 def test_hostile_text_is_searched_quickly():
     for response in ("```\n" * 5000, "```python\n" * 3000, "`" * 100_000, "```python\n" + "(" * 50_000 + "\n```"):
         extract_code(response)
+
+
+def test_unclosed_tags_are_searched_in_linear_time():
+    start = time.monotonic()
+    assert tagged("<answer>" * 100_000, "answer") == []
+    assert tagged("<answer>" * 100_000 + "B</Answer>", "answer") == ["B"]
+    assert time.monotonic() - start < 5

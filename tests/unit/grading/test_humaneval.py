@@ -68,7 +68,8 @@ def test_none_of_164_passes_when_the_body_returns_none(sandbox, problems):
 def test_none_of_164_passes_with_an_object_that_is_equal_to_everything(sandbox, problems):
     body = (
         "    class E:\n        def __eq__(s, o): return True\n        def __ne__(s, o): return False\n"
-        "        def __lt__(s, o): return True\n        __le__ = __gt__ = __ge__ = __contains__ = __lt__\n    return E()\n"
+        "        def __lt__(s, o): return True\n        __le__ = __gt__ = __ge__ = __contains__ = __lt__\n"
+        "    return E()\n"
     )
     grades = grade_all(sandbox, [(row, row["prompt"] + body) for row in problems])
     passed = [
@@ -77,11 +78,11 @@ def test_none_of_164_passes_with_an_object_that_is_equal_to_everything(sandbox, 
     assert passed == []
 
 
-SWAPS = {
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv},
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In},
-}
+PAIRS = (
+    *((ast.Add, ast.Sub), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE)),
+    *((ast.Eq, ast.NotEq), (ast.And, ast.Or), (ast.In, ast.NotIn)),
+)
+SWAPS = {**dict(PAIRS), **{b: a for a, b in PAIRS}, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv}
 
 
 class Mutator(ast.NodeTransformer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sdpo.grading.sandbox.limits import Limits
-from tests.unit.grading.program_files import read_programs
+from program_files import read_programs
 
 LIMITS = Limits(cpu_s=6.0, memory_mb=512)
 NEEDS_FILES = {"temporary file", "write and read a file", "listdir", "zoneinfo"}

@@ -109,7 +109,7 @@ def test_an_answer_far_larger_than_the_expected_one_is_not_read(code_grader):
 @pytest.mark.parametrize(
     "source",
     [
-        "class E:\n    def __eq__(self,o): return True\n    def __ne__(self,o): return False\ndef add(a, b): return E()",
+        "class E:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\ndef add(a, b): return E()",
         'print(\'PASSED\'); print(\'{"score": 1.0, "status": "pass"}\'); raise SystemExit(0)',
         "def add(a, b): return 0\nimport builtins\nbuiltins.len = lambda *_: 0\nbuiltins.all = lambda *_: True",
         "def add(a, b): return 0\ndef check(*a): return True\nassert_equal = lambda *a: None",

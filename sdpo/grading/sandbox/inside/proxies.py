@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,12 @@ class SolutionLoadError(Exception):
         self.fault = fault
 
 
+INTROSPECTIVE = (
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType),
+    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType),
+)
+
+
 class JudgeSide:
     def __init__(self, fd: int) -> None:
         self.link = Link(fd, self.serve_one)
@@ -72,7 +79,10 @@ class JudgeSide:
         if "changed" in answer:
             self._copy_changes(args, answer["changed"])
         if "exc" in answer:
-            raise self.error(answer["exc"])
+            error = self.error(answer["exc"])
+            if isinstance(error, StopIteration) and operation != "next":
+                raise RuntimeError("the function raised StopIteration") from None  # it would end the tests' own loops
+            raise error
         return self.decode(answer["ok"])
 
     def _copy_changes(self, args: list, changed: list) -> None:
@@ -156,8 +166,10 @@ class JudgeSide:
         try:
             operation = question["op"]
             args = [self.decode(item) for item in question["args"]]
-            if operation not in OFFERED or (operation in ("getattr", "setattr") and str(args[1]).startswith("_")):
-                raise AttributeError(str(question["args"][1:2]))
+            if operation not in OFFERED:
+                raise TypeError(operation)
+            if operation in ("getattr", "setattr") and not is_public(args[0], args[1]):
+                raise AttributeError(str(args[1])[:100])
             if operation == "call":
                 keywords = {str(k): self.decode(v) for k, v in question.get("kwargs", {}).items()}
                 return {"ok": self.encode(args[0](*args[1:], **keywords))}
@@ -166,6 +178,12 @@ class JudgeSide:
             raise
         except Exception as error:  # the tests' own code; the solution sees the built-in class
             return {"exc": {"base": error_base(type(error)), "message": str(error)[:300]}}
+
+
+def is_public(value: Any, name: Any) -> bool:
+    """Whether the solution may use an attribute of a test's object. Nothing that leads to frames, code or modules: the
+    expected values are there."""
+    return isinstance(name, str) and not name.startswith("_") and not isinstance(value, INTROSPECTIVE)
 
 
 def remote_number(value: Any) -> int | None:

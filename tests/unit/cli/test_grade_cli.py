@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sdpo.cli import grade
+
+FUNCTION = {"type": "function", "name": "f", "cases": [{"args": [1], "expected": 2}, {"args": [2], "expected": 3}]}
+ECHO = {"type": "stdin", "cases": [{"input": "a", "output": "a"}]}
+ASSERT = {"type": "assert", "code": "assert f(1)", "entry_point": None}
+RIGHT = "```python\ndef f(x): return x + 1\n```"
+LINES = [
+    {"id": 1, "kind": "math", "response": r"\boxed{4}", "gold": "4"},
+    {"id": "two", "kind": "multiple_choice", "response": "<answer>E</answer>", "gold": "E", "choices": 5},
+    {"id": 3, "kind": "code", "response": RIGHT, "tests": FUNCTION, "limits": {"cpu_s": 1}},
+    {"id": 4, "kind": "code", "response": RIGHT.replace("x + 1", "2"), "tests": FUNCTION},
+    {"id": 5, "kind": "code", "response": "```python\nprint(input())\n```", "tests": ECHO},
+    {"id": 6, "kind": "code", "response": "no code", "tests": ASSERT},
+    {"id": 7, "kind": "tool_calls", "response": "Action: f\nAction Input: {}", "gold": [{"name": "f", "arguments": {}}]},
+    {"id": 8, "kind": "math", "response": r"so \boxed{", "gold": "4", "truncated": True, "prompt": "2 + 2?"},
+    {"id": 9, "kind": "code", "response": "```python\npass\n```", "tests": []},
+    {"id": 10, "kind": "math", "response": r"\boxed{4}", "gold": "see the figure"},
+]
+STATUSES = ["ok", "ok", "ok", "wrong", "ok", "format_error", "ok", "truncated", "no_tests", "invalid_gold"]
+
+
+def run(tmp_path, lines, *options):
+    source, target = tmp_path / "answers.jsonl", tmp_path / "grades.jsonl"
+    source.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    code = grade.main([str(source), "--out", str(target), *options])
+    return code, [json.loads(line) for line in target.read_text().splitlines()]
+
+
+def test_one_result_line_per_input_line_in_the_same_order(tmp_path):
+    code, results = run(tmp_path, LINES, "--workers", "4")
+    assert code == 0
+    assert [result["id"] for result in results] == [line["id"] for line in LINES]
+    assert [result["status"] for result in results] == STATUSES
+    assert results[3]["passed_fraction"] == 0.5
+    assert "Got: 2" in results[3]["feedback"]
+    assert results[8]["reward"] is None
+    for result in results:
+        assert {"id", "status", "reward", "passed_fraction", "feedback", "seconds"} <= result.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{not json", "not valid JSON"),
+        ("[1]", "a JSON object"),
+        ({"kind": "math", "response": "", "gold": "1"}, "id: missing"),
+        ({"id": 1, "kind": "poem", "response": ""}, "kind: got 'poem'"),
+        ({"id": 1, "kind": "math", "gold": "1"}, "response"),
+        ({"id": 1, "kind": "math", "response": "x"}, "gold: missing"),
+        ({"id": 1, "kind": "code", "response": "x"}, "tests: missing"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": {"type": "guess"}}, "tests.type"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": {"type": "stdin", "cases": [{}]}}, "tests.cases[0]"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu_s": -1}}, "limits"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu": 1}}, "limits"),
+        ({"id": 1, "kind": "math", "response": "x", "gold": "1", "truncated": "yes"}, "truncated"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_field_and_the_others_are_graded(tmp_path, capsys, line, words):
+    code, results = run(tmp_path, [LINES[0], line, LINES[1]])
+    assert code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("line 2: ")
+    assert words in said
+    assert [result["status"] for result in results] == ["ok", "ok"]
+
+
+def test_settings_can_be_given(tmp_path):
+    _, results = run(tmp_path, [LINES[3]], "grading.feedback_style=leetcode")
+    assert "\n\nExpected\n\n3" in results[0]["feedback"]
+
+
+def test_a_missing_file_and_a_bad_setting_have_their_exit_codes(tmp_path, capsys):
+    assert grade.main([str(tmp_path / "no.jsonl")]) == 3
+    assert "no.jsonl" in capsys.readouterr().err
+    (tmp_path / "x.jsonl").write_text("")
+    assert grade.main([str(tmp_path / "x.jsonl"), "grading.backand=local"]) == 2
+
+
+def test_a_grader_that_fails_gives_a_status_and_an_exit_code(tmp_path, monkeypatch, capsys):
+    from sdpo.grading.sandbox.outcome import SandboxFault
+
+    class Broken:
+        report = None
+
+        def run_function(self, *args, **kwargs):
+            raise SandboxFault("service is down")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("sdpo.grading.registry.build_runner", lambda grading: Broken())
+    code, results = run(tmp_path, [LINES[2], LINES[0]])
+    assert code == 6
+    assert [result["status"] for result in results] == ["infra_error", "ok"]
+    assert "service is down" in capsys.readouterr().err

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sdpo.grading.math_answers import NoAnswer, last_boxed, rational
+from sdpo.grading.math_pool import AlgebraFault, AlgebraPool, AlgebraProcess
+from sdpo.grading.mathematics import MathGrader
+from sdpo.records import GradeStatus, Prompt
+
+SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = AlgebraPool(2, SECONDS)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def grader(pool):
+    return MathGrader(pool)
+
+
+def prompt(gold):
+    return Prompt("p", ({"role": "user", "content": "?"},), "math", gold)
+
+
+def grade(grader, response, gold, truncated=False):
+    return grader.grade(prompt(gold), response, truncated)
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        (r"Maybe \boxed{3}? No, I forgot a factor. \boxed{4}", "4"),
+        (r"\boxed{" + "1+" * 60 + "1}", "61"),
+        (r"\boxed{4} " + "This also fits the bound. " * 10, "4"),
+        (r"\boxed {4}", "4"),
+        (r"\fbox{4}", "4"),
+        (r"\boxed 4.", "4"),
+        (r"\boxed{\text{(B)}}", "B"),
+        (r"\boxed{1{,}000}", "1000"),
+        (r"\boxed{1,234,567}", "1234567"),
+        (r"\boxed{\boxed{4}}", "4"),
+        (r"\boxed{\frac{9}{7}}", r"\dfrac{9}{7}"),
+        (r"\boxed{\frac97}", r"\dfrac{9}{7}"),
+        (r"\boxed{9/7}", r"\frac{9}{7}"),
+        (r"\boxed{0.5}", r"\frac{1}{2}"),
+        (r"\boxed{-0.50}", "-1/2"),
+        (r"\boxed{$\left( 1, 2 \right)$}", "(1,2)"),
+        (r"\boxed{x^2+2x+1}", "(x+1)^2"),
+        (r"\boxed{2\sqrt{2}}", r"\sqrt{8}"),
+        (r"\boxed{\{2,1\}}", r"\{1,2\}"),
+        (r"\boxed{\text{East}}", r"\text{east}"),
+        (r"\boxed{even}", "even"),
+        (r"\boxed{5\text{ cm}}", "5"),
+        (r"\boxed{x = 5}", "5"),
+        (r"\boxed{\pi}", r"\pi"),
+        (r"\boxed{42}", 42),
+        (r"\boxed{72}", "72"),
+    ],
+)
+def test_a_right_final_answer_is_right_in_every_spelling(grader, response, gold):
+    assert grade(grader, response, gold).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        (r"Maybe \boxed{4}? No. \boxed{3}", "4"),
+        (r"\boxed{0.3333}", r"\frac{1}{3}"),
+        (r"\boxed{2^{200}+1}", "2^{200}"),
+        (r"\boxed{100000000000000000001}", "100000000000000000000"),
+        (r"\boxed{(2,1)}", "(1,2)"),
+        (r"\boxed{A}", "B"),
+        (r"\boxed{west}", "east"),
+        (r"\boxed{}", "0"),
+        (r"\boxed{4}", "5"),
+        (r"\boxed{4, 5}", "4"),
+    ],
+)
+def test_a_wrong_final_answer_is_wrong(grader, response, gold):
+    result = grade(grader, response, gold)
+    assert (result.status, result.reward) == (GradeStatus.WRONG, 0.0)
+    assert str(gold) not in result.feedback
+
+
+@pytest.mark.parametrize("response", ["the value 4 shows up here, but I give no box", "4", "", r"boxed{4}"])
+def test_no_box_is_a_format_error(grader, response):
+    assert grade(grader, response, "4").status is GradeStatus.FORMAT_ERROR
+
+
+def test_a_box_that_is_cut_off_takes_no_credit_from_an_earlier_one(grader):
+    response = r"First part: \boxed{4}. So the final answer is \boxed{1"
+    assert grade(grader, response, "4", truncated=True).status is GradeStatus.TRUNCATED
+    assert grade(grader, response, "4").reward == 0.0
+
+
+@pytest.mark.parametrize("gold", ["see the figure", "", "   ", None, True, "the answer is 4 apples"])
+def test_a_gold_answer_that_is_no_mathematics_is_never_rewarded(grader, gold):
+    result = grade(grader, r"\boxed{4}", gold)
+    assert result.status is GradeStatus.INVALID_GOLD
+    assert result.reward is None
+    assert grader.check(prompt(gold))
+
+
+@pytest.mark.parametrize("gold", ["4", r"\dfrac{9}{7}", r"\text{east}", "x^2", "(1,2)", "B", r"\boxed{5}", 3])
+def test_a_readable_gold_answer_is_accepted_at_data_load(grader, gold):
+    assert grader.check(prompt(gold)) is None
+
+
+def test_the_verdict_is_the_same_in_threads_and_on_the_main_thread(grader):
+    pairs = [(r"\boxed{x+1}", "1+x"), (r"\boxed{\frac{2}{4}x}", "x/2"), (r"\boxed{7}", "7"), (r"\boxed{y}", "z")] * 4
+    here = [grade(grader, *pair).reward for pair in pairs]
+    with ThreadPoolExecutor(4) as threads:
+        there = list(threads.map(lambda pair: grade(grader, *pair).reward, pairs))
+    assert here == there == [1.0, 1.0, 1.0, 0.0] * 4
+
+
+@pytest.mark.parametrize("monster", [r"9^{9^{9^{9}}}", r"10^{10^{10}}!", r"\sum_{k=1}^{10^{12}} k^{k}"])
+def test_an_expression_that_would_hang_is_wrong_within_the_time_limit(grader, pool, monster):
+    start = time.monotonic()
+    assert grade(grader, rf"\boxed{{{monster}}}", "5x").reward == 0.0
+    assert time.monotonic() - start < SECONDS * 3 + 10
+    assert grade(grader, r"\boxed{2x+x}", "3x").reward == 1.0
+
+
+def test_a_dead_algebra_process_is_replaced(grader, pool):
+    assert grade(grader, r"\boxed{x+x}", "2x").reward == 1.0
+    processes = list(pool._idle.queue)
+    for process in processes:
+        if process is not None:
+            process._process.kill()
+    assert grade(grader, r"\boxed{y+y}", "2y").reward == 1.0
+
+
+def test_algebra_that_cannot_start_is_a_fault_of_the_grader(monkeypatch):
+    monkeypatch.setattr("sdpo.grading.math_pool.WORKER", "/nowhere/worker.py")
+    with pytest.raises(AlgebraFault):
+        AlgebraProcess()
+
+
+def test_the_last_box_is_found_with_nested_and_escaped_braces():
+    assert last_boxed(r"\boxed{\{1\}}") == r"\{1\}"
+    assert last_boxed(r"\boxed{a_{b_{c}}}") == "a_{b_{c}}"
+    assert last_boxed(r"\boxed{x \boxed{y}}") == r"x \boxed{y}"
+    for text in (r"\boxed{", r"\boxed{a", r"\boxed", "\\boxed{" * 5000):
+        with pytest.raises(NoAnswer):
+            last_boxed(text)
+
+
+def test_boxes_are_found_in_linear_time():
+    start = time.monotonic()
+    assert last_boxed("\\boxed{" * 20_000 + "4" + "}" * 20_000) == "4"
+    assert last_boxed("\\boxed{1} " * 20_000) == "1"
+    assert time.monotonic() - start < 5
+
+
+def test_numbers_are_compared_exactly():
+    assert rational("1,000.50") == rational(r"\frac{2001}{2}")
+    assert rational("0.1") != rational("0.10000000000000001")
+    assert rational("1/0") is None
+    assert rational("9" * 5000) is None
+
+
+def test_graders_can_be_closed_while_others_run(pool):
+    other = AlgebraPool(1, SECONDS)
+    thread = threading.Thread(target=lambda: other.equal("x", "x"))
+    thread.start()
+    thread.join()
+    other.close()

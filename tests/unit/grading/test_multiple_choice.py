@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from sdpo.grading.multiple_choice import MultipleChoiceGrader, extract_letter, read_gold
+from sdpo.records import GradeStatus, Prompt
+
+
+def grade(response, gold="B", truncated=False, **options):
+    prompt = Prompt("p", ({"role": "user", "content": "?"},), "sciknoweval", gold)
+    return MultipleChoiceGrader(**options).grade(prompt, response, truncated)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "<answer>B</answer>",
+        "<answer>b</answer>",
+        "<answer>\nB\n</answer>",
+        "<answer>B. mitochondria</answer>",
+        "<answer>B: mitochondria</answer>",
+        "<answer>B mitochondria</answer>",
+        "<answer>(B)</answer>",
+        "<answer>B)</answer>",
+        "<answer>**B**</answer>",
+        "<answer>Option B</answer>",
+        "<answer>\\boxed{B}</answer>",
+        "<ANSWER>B</ANSWER>",
+        "<answer>A</answer> wait <answer>B</answer>",
+        "The answer is B.",
+        "The correct answer is (B)",
+        "So the final answer: **B**",
+        "\\boxed{B}",
+        "\\boxed{\\text{B}}",
+        "Thinking...\nB",
+        "Thinking...\n(B)",
+        "The answer is b.",
+    ],
+)
+def test_the_chosen_letter_is_found(response):
+    assert grade(response).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "<answer></answer>",
+        "<answer>ABCD</answer>",
+        "<answer>A or B</answer>",
+        "<answer>A, B</answer>",
+        "<answer>mitochondria</answer>",
+        "<answer>1</answer>",
+        "<answer>F</answer>",
+        "A cell is a unit of life. I think so.",
+        "The answer is a matter of taste",
+        "I",
+        "Because",
+        "",
+        "<answer>B",
+        "B is one of the options, and so is C",
+    ],
+)
+def test_without_one_letter_it_is_a_format_error(response):
+    assert grade(response).status is GradeStatus.FORMAT_ERROR
+
+
+def test_another_letter_is_wrong_and_the_right_one_is_not_given_away():
+    result = grade("<answer>C</answer>")
+    assert (result.status, result.reward) == (GradeStatus.WRONG, 0.0)
+    assert "B" not in result.feedback
+    assert "B" in grade("<answer>C</answer>", reveal_gold=True).feedback
+
+
+def test_tags_can_be_required():
+    assert grade("B", answer_tags := "B", tags_required=True).status is GradeStatus.FORMAT_ERROR
+    assert grade("<answer>B</answer>", answer_tags, tags_required=True).status is GradeStatus.OK
+
+
+def test_a_response_cut_off_before_its_answer_is_truncated():
+    assert grade("I think the ans", truncated=True).status is GradeStatus.TRUNCATED
+
+
+def test_the_pronoun_and_the_article_are_answers_only_when_they_are_meant():
+    nine = {"answer": "I", "choices": 10}
+    assert grade("<answer>I</answer>", nine).reward == 1.0
+    assert grade("The answer is I think unclear", nine).status is GradeStatus.FORMAT_ERROR
+    assert grade("<answer>A</answer>", {"answer": "A", "choices": 2}).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("truth", "expected"),
+    [
+        ("B", ("B", 4)),
+        ("(b)", ("B", 4)),
+        ({"answer": "E", "choices": 5}, ("E", 5)),
+        ({"answer": 1, "choices": ["w", "x", "y", "z"]}, ("B", 4)),
+        ({"answer": "Z", "choices": 26}, ("Z", 26)),
+        ({"answer": "E", "choices": 4}, None),
+        ({"answer": 4, "choices": ["w", "x", "y", "z"]}, None),
+        ({"answer": "A", "choices": 1}, None),
+        ({"answer": "A", "choices": 27}, None),
+        ("mitochondria", None),
+        (None, None),
+        (True, None),
+    ],
+)
+def test_gold_answers_are_letters_or_positions_from_zero(truth, expected):
+    assert read_gold(truth) == expected
+
+
+def test_a_gold_answer_outside_the_choices_is_never_rewarded():
+    result = grade("<answer>B</answer>", {"answer": "x", "choices": 4})
+    assert (result.status, result.reward) == (GradeStatus.INVALID_GOLD, None)
+
+
+def test_letters_beyond_the_choices_are_no_answer():
+    assert extract_letter("<answer>E</answer>", 4) is None
+    assert extract_letter("<answer>E</answer>", 5) == "E"

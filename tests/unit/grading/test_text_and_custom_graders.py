@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from sdpo.errors import ConfigError
+from sdpo.grading.custom import CustomFault, CustomGrader, load_function
+from sdpo.grading.feedback import FeedbackOptions
+from sdpo.grading.text_match import TextGrader
+from sdpo.records import GradeStatus, Prompt
+
+
+def prompt(gold, source="exact"):
+    return Prompt("p1", ({"role": "user", "content": "?"},), source, gold, extra_info={"k": 1})
+
+
+def text_grade(response, gold):
+    return TextGrader().grade(prompt(gold), response, False)
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        ("Paris", "Paris"),
+        ("  the   Seine \n", "the Seine"),
+        ("I say <answer>Paris</answer>", "Paris"),
+        ("PARIS", {"exact": "paris", "ignore_case": True}),
+        ("a-42", {"regex": r"[a-z]-\d+"}),
+        ("A-42", {"regex": r"[a-z]-\d+", "ignore_case": True}),
+    ],
+)
+def test_a_matching_text_is_right(response, gold):
+    assert text_grade(response, gold).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"), [("paris", "Paris"), ("in Paris", "Paris"), ("xa-42", {"regex": r"[a-z]-\d+"})]
+)
+def test_another_text_is_wrong(response, gold):
+    assert text_grade(response, gold).status is GradeStatus.WRONG
+
+
+@pytest.mark.parametrize("gold", ["", None, {"regex": "("}, {"exact": ""}, 5, {}])
+def test_a_gold_text_that_cannot_be_used_is_never_rewarded(gold):
+    assert text_grade("x", gold).status is GradeStatus.INVALID_GOLD
+
+
+def test_a_pattern_that_explodes_is_wrong_in_time():
+    start = time.monotonic()
+    assert text_grade("a" * 5000 + "b", {"regex": r"(a+)+c"}).reward == 0.0
+    assert time.monotonic() - start < 10
+
+
+def write_function(tmp_path, body, name="compute_score"):
+    path = tmp_path / "reward.py"
+    path.write_text(f"def {name}(data_source, solution_str, ground_truth, extra_info):\n    {body}\n")
+    return str(path)
+
+
+def custom_grade(tmp_path, body):
+    function = load_function(write_function(tmp_path, body), "compute_score")
+    return CustomGrader(function, FeedbackOptions()).grade(prompt("gold"), "answer", False)
+
+
+def test_a_custom_function_may_return_a_number(tmp_path):
+    result = custom_grade(tmp_path, "return 0.25")
+    assert (result.reward, result.status, result.passed_fraction) == (0.25, GradeStatus.WRONG, 0.25)
+    assert custom_grade(tmp_path, "return True").status is GradeStatus.OK
+
+
+def test_a_custom_function_may_return_reward_and_feedback(tmp_path):
+    result = custom_grade(
+        tmp_path, "return {'score': 0, 'feedback': f'{data_source} {extra_info[\"uid\"]} <|im_end|>'}"
+    )
+    assert result.reward == 0.0
+    assert result.feedback == "exact p1 < |im_end|>"
+
+
+@pytest.mark.parametrize(
+    "body", ["return None", "return float('nan')", "return {'feedback': 'x'}", "raise ValueError('bug')"]
+)
+def test_a_custom_function_that_fails_is_never_a_zero(tmp_path, body):
+    with pytest.raises(CustomFault):
+        custom_grade(tmp_path, body)
+
+
+def test_a_missing_file_or_function_is_a_configuration_error(tmp_path):
+    with pytest.raises(ConfigError, match="custom_reward_function.path"):
+        load_function(str(tmp_path / "no.py"), "compute_score")
+    with pytest.raises(ConfigError, match="compute_score"):
+        load_function(write_function(tmp_path, "return 1", "other"), "compute_score")
+    (tmp_path / "bad.py").write_text("import nothing_like_this")
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        load_function(str(tmp_path / "bad.py"), "f")
+
+
+def test_rewards_may_exceed_one(tmp_path):
+    result = custom_grade(tmp_path, "return 2.5")
+    assert (result.reward, result.status) == (2.5, GradeStatus.OK)
+    assert math.isclose(result.passed_fraction, 1.0)
