@@ -21,7 +21,7 @@ def run() -> None:
         code = stage.exit_code(error)
         if code:
             report(error)
-    except BaseException as error:
+    except BaseException as error:  # foreign code may raise anything
         report(error)
         code = 1
     stage.finish(code)

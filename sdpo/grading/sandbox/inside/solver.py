@@ -27,7 +27,7 @@ def load(source: str, module: types.ModuleType) -> dict[str, Any]:
     """Runs the module; {"loaded": 1} or {"error": ...}."""
     try:
         exec(compile(source, faults.FILE, "exec", dont_inherit=True), vars(module))
-    except BaseException as error:
+    except BaseException as error:  # foreign code may raise anything
         return {"error": faults.fault(error)}
     return {"loaded": 1}
 
@@ -53,7 +53,7 @@ def answer(module: types.ModuleType, question: dict) -> dict[str, Any]:
         return {"value": encode(value)}
     except MissingName as error:
         return {"missing": str(error)}
-    except BaseException as error:
+    except BaseException as error:  # foreign code may raise anything
         return {"error": faults.fault(error)}
 
 
