@@ -165,6 +165,16 @@ class ProgramsKind:
         return self._grader.grade(prompt, answer, truncated)
 
 
+def describe_sandbox(config: Config) -> dict[str, Any] | None:
+    """Starts the local sandbox, tests it, and returns its report for the run's metadata; None where programs run
+    elsewhere. Raises SandboxUnavailable. Called before training, so that a machine without isolation is found before
+    a model is loaded."""
+    if config.grading.backend != "local":
+        return None
+    with build_runner(config.grading) as sandbox:
+        return dict(sandbox.report.to_dict())
+
+
 def check_rows(prompts: Sequence[Prompt], config: Config) -> list[tuple[str, str]]:
     """(uid, reason) of the rows that cannot be graded; they get status invalid_gold or no_tests and never enter the
     loss.
