@@ -1,7 +1,7 @@
 """The built-in task: a sentence such as "triple, then subtract 4, then absolute value" asks for the body of `f(x)`.
 
-A *step* is one line of Python that changes `x`; a problem is a list of steps, its sentence, and hidden inputs on which a
-program that differs gives a different answer. Everything is drawn from seeds: the same call gives the same problems.
+A *step* is one line of Python that changes `x`; a problem is a list of steps, its sentence, and hidden inputs on which
+a program that differs gives a different answer. Everything is drawn from seeds: the same call, the same problems.
 """
 
 from __future__ import annotations
@@ -47,8 +47,16 @@ KINDS = {
         Kind("add", "x = x + {c}", lambda x, c: x + c, ("add {c}", "increase by {c}", "plus {c}"), _DIGITS),
         Kind("subtract", "x = x - {c}", lambda x, c: x - c, ("subtract {c}", "decrease by {c}", "minus {c}"), _DIGITS),
         Kind("multiply", "x = x * {c}", lambda x, c: x * c, ("multiply by {c}", "times {c}"), _FROM_TWO),
-        Kind("divide", "x = x // {c}", lambda x, c: x // c, ("divide by {c} rounding down", "floor divide by {c}"), _FROM_TWO),
-        Kind("remainder", "x = x % {c}", lambda x, c: x % c, ("remainder modulo {c}", "modulo {c}"), tuple(range(4, 10))),
+        Kind(
+            "divide",
+            "x = x // {c}",
+            lambda x, c: x // c,
+            ("divide by {c} rounding down", "floor divide by {c}"),
+            _FROM_TWO,
+        ),
+        Kind(
+            "remainder", "x = x % {c}", lambda x, c: x % c, ("remainder modulo {c}", "modulo {c}"), tuple(range(4, 10))
+        ),
         Kind("subtract_from", "x = {c} - x", lambda x, c: c - x, ("subtract from {c}", "take away from {c}"), _DIGITS),
         Kind("at_least", "x = max(x, {c})", lambda x, c: max(x, c), ("make at least {c}", "no less than {c}"), _DIGITS),
         Kind("at_most", "x = min(x, {c})", lambda x, c: min(x, c), ("make at most {c}", "no more than {c}"), _DIGITS),
@@ -130,7 +138,7 @@ def near_misses(steps: Program) -> Iterator[Program]:
 
 
 def hidden_inputs(steps: Program, rng: random.Random) -> list[int]:
-    """Inputs that tell the program from each of its near misses, except from those equal to it on all of INPUT_RANGE."""
+    """Inputs that tell the program from each near miss, except from those equal to it on all of INPUT_RANGE."""
     inputs = rng.sample(INPUT_RANGE, FIRST_INPUTS)
     answers = {x: run_steps(steps, x)[-1] for x in INPUT_RANGE}
     for other in near_misses(steps):
@@ -181,8 +189,8 @@ def held_out_programs() -> frozenset[Program]:
 
 
 def make_prompt(uid: str, steps: Program, rng: random.Random) -> Prompt:
-    """A problem as a row of data; the ground truth is plain JSON:
-    {"type": "function", "name": "f", "cases": [{"args": [5], "expected": 11}, ...], "steps": [["multiply", 3], ...]}."""
+    """A problem as a row of data. The ground truth is plain JSON: {"type": "function", "name": "f",
+    "cases": [{"args": [5], "expected": 11}, ...], "steps": [["multiply", 3], ...]}."""
     cases = [{"args": [x], "expected": run_steps(steps, x)[-1]} for x in hidden_inputs(steps, rng)]
     truth: dict[str, Any] = {
         "type": "function",
@@ -199,7 +207,9 @@ def steps_of(prompt: Prompt) -> Program:
     try:
         steps = tuple(Step(kind, constant) for kind, constant in prompt.ground_truth["steps"])
     except (TypeError, KeyError, ValueError) as error:
-        raise DataError(problem(f"{prompt.uid}: ground_truth", prompt.ground_truth, "steps as [kind, constant] pairs")) from error
+        raise DataError(
+            problem(f"{prompt.uid}: ground_truth", prompt.ground_truth, "steps as [kind, constant] pairs")
+        ) from error
     for step in steps:
         if step.kind not in KINDS:
             raise DataError(problem(f"{prompt.uid}: ground_truth.steps", step.kind, ", ".join(KINDS)))

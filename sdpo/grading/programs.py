@@ -133,8 +133,8 @@ def verdict(prompt: Prompt, response_text: str, runs: Sequence[FunctionRun], pub
 
 @functools.lru_cache(maxsize=256)
 def recognised_steps(response_text: str) -> tuple[tuple[Step | None, ...], bool]:
-    """The steps of an answer in order, None for a statement that is no known step (nothing is read after it), and whether
-    the answer returns. `return <expression>` counts as a step and a return."""
+    """The steps of an answer in order, None for a statement that is no known step (nothing is read after it), and
+    whether the answer returns. `return <expression>` counts as a step and a return."""
     try:
         statements = ast.parse(function_source(response_text, "f")).body[0].body
     except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError, AttributeError):
@@ -243,7 +243,8 @@ def _step_hint(intended: Program, response_text: str, x: int) -> str:
         return f"Nothing should follow step {len(intended)}"
     steps, returned = recognised_steps(response_text)
     wanted, made = run_steps(intended, x), _replay(steps, x)
-    hint = f"Step {number} should be: {intended[number - 1].phrase}\nIt makes {_short(wanted[number - 1])} into {_short(wanted[number])}"
+    change = f"It makes {_short(wanted[number - 1])} into {_short(wanted[number])}"
+    hint = f"Step {number} should be: {intended[number - 1].phrase}\n{change}"
     if number < len(made):
         return f"{hint}, yours made {_short(made[number])}"
     return f"{hint}, yours stopped" if returned and len(steps) < number else hint

@@ -64,6 +64,8 @@ def save_model(model: LlamaForCausalLM, folder: Path) -> None:
     values = json.loads(settings.read_text()) | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
     settings.write_text(json.dumps(values, indent=2) + "\n")
     model.generation_config.save_pretrained(folder)
-    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {
+        name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items() if name != "lm_head.weight"
+    }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # the writer makes it private to the user

@@ -13,7 +13,17 @@ import re
 from dataclasses import dataclass
 
 from sdpo.config.schema import SelfDistillationConfig
-from sdpo.data.programs import ALL_STEPS, DATA_SOURCE, INPUT_RANGE, LARGEST_VALUE, Program, body, held_out_programs, run_steps, sentence
+from sdpo.data.programs import (
+    ALL_STEPS,
+    DATA_SOURCE,
+    INPUT_RANGE,
+    LARGEST_VALUE,
+    Program,
+    body,
+    held_out_programs,
+    run_steps,
+    sentence,
+)
 from sdpo.models.tiny.attempts import leave_out, wrong_answer, wrong_program
 from sdpo.records import Prompt
 from sdpo.reprompt.templates import Templates
@@ -96,7 +106,9 @@ class Corpus:
 
     def draw(self) -> Text:
         mix = self._mix
-        form = self._rng.choices(("direct", "solution", "feedback", "both"), (mix.direct, mix.solution, mix.feedback, mix.both))[0]
+        form = self._rng.choices(
+            ("direct", "solution", "feedback", "both"), (mix.direct, mix.solution, mix.feedback, mix.both)
+        )[0]
         return self._direct() if form == "direct" else self._reprompt(form)
 
     def _direct(self) -> Text:
@@ -128,4 +140,3 @@ class Corpus:
 
     def _stranger(self) -> Program:
         return draw_steps(self._rng, self._mix.lengths)
-

@@ -1,7 +1,7 @@
 """Measures the built-in model: `python -m sdpo.models.tiny.evaluate --setting hard`.
 
-Sampled at temperature 1 on held-out problems: the student on one, two and three steps; the teacher for each thing it can
-be told, about the student's own answers; the controls, where it is told the thing of another problem, or nothing.
+Sampled at temperature 1 on held-out problems: the student on one, two and three steps; the teacher for each thing it
+can be told, about the student's own answers; the controls, where it is told the thing of another problem, or nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sdpo.data.programs import Program, body, draw_program, make_prompt, problems, steps_of
+from sdpo.data.programs import body, draw_program, make_prompt, problems, steps_of
 from sdpo.models.tiny.attempts import replayed_grade, wrong_answer
 from sdpo.models.tiny.corpus import reprompt_text
 from sdpo.records import Prompt
@@ -44,7 +44,9 @@ def sample_answers(
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
         inputs = tokenizer([prompts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False)
-        output = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ANSWER_TOKENS)
+        output = model.generate(
+            **inputs, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ANSWER_TOKENS
+        )
         new = output[:, inputs["input_ids"].shape[1] :]
         for i, ids in zip(rows, new, strict=True):
             cut = not bool((ids == tokenizer.eos_token_id).any())
@@ -71,7 +73,9 @@ def _question(prompt: Prompt) -> str:
     return prompt.messages[0]["content"]
 
 
-def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 200, seed: int = 0) -> dict[str, float]:
+def measure(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 200, seed: int = 0
+) -> dict[str, float]:
     """All accuracies of the table by name, over `count` held-out problems (at most 200)."""
     model.eval()
     prompts = problems("hard", "test")[:count]

@@ -1,4 +1,4 @@
-"""Makes the built-in model: `python -m sdpo.models.tiny.pretrain --setting hard --out DIR` (about four minutes on two cores).
+"""Makes the built-in model: `python -m sdpo.models.tiny.pretrain --setting hard --out DIR`, minutes on two cores.
 
 The folder is an ordinary Hugging Face one; `pretrain.json` beside the weights records seed, steps, mix and accuracies.
 """
@@ -83,7 +83,9 @@ def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[tuple[torch.opti
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=recipe.muon_lr, momentum=recipe.muon_momentum, weight_decay=recipe.weight_decay)
+    muon = torch.optim.Muon(
+        matrices, lr=recipe.muon_lr, momentum=recipe.muon_momentum, weight_decay=recipe.weight_decay
+    )
     adamw = torch.optim.AdamW(others, lr=recipe.adamw_lr, betas=recipe.adamw_betas, weight_decay=0.0)
     return [(muon, recipe.muon_lr), (adamw, recipe.adamw_lr)]
 

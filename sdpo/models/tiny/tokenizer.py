@@ -28,7 +28,8 @@ CHAT_TEMPLATE = (
 )
 # Words of the feedback that no heading, phrase or program holds.
 FEEDBACK_WORDS = (
-    "Input: -1\nExpected: -2\nGot: -3\nStep 4 should be: \nIt makes -5 into -6, yours made -7\nyours stopped, yours made 8\n"
+    "Input: -1\nExpected: -2\nGot: -3\nStep 4 should be: \nIt makes -5 into -6, yours made -7\n"
+    "yours stopped, yours made 8\n"
     "Nothing should follow step 9\nError: NameError: name 'y' is not defined\nSyntax error in: \n0 0\nNone...\n"
     "The answer was cut off before it ended.\nThe answer holds no program.\nZeroDivisionError: integer modulo by zero\n"
 )
@@ -56,7 +57,10 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     words = {piece for text in task_texts() for piece, _ in pre_tokenizer.pre_tokenize_str(text)}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -84,7 +88,8 @@ def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder, save_jinja_files=False)
     settings = folder / "tokenizer_config.json"
-    values = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # also known to transformers 4
+    values = json.loads(settings.read_text()) | {
+        "tokenizer_class": "PreTrainedTokenizerFast"
+    }  # also known to transformers 4
     settings.write_text(json.dumps(values, indent=2) + "\n")
     return tokenizer
-

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from sdpo.data.programs import ALL_STEPS, INPUT_RANGE, Step, body, make_prompt, near_misses, problems, run_steps, steps_of
+from sdpo.data.programs import (
+    ALL_STEPS,
+    INPUT_RANGE,
+    Step,
+    body,
+    make_prompt,
+    near_misses,
+    problems,
+    run_steps,
+    steps_of,
+)
 from sdpo.grading.programs import (
     FunctionRun,
     ProgramsGrader,
@@ -89,8 +99,7 @@ def with_inputs(prompt: Prompt, *inputs: int) -> Prompt:
 
 def test_feedback_on_a_wrong_constant_names_the_step_and_both_values(prompt):
     assert feedback_of(with_inputs(prompt, 5), "x = x * 3\nx = x - 6\nx = abs(x)\nreturn x") == (
-        "Wrong answer\nInput: 5\nExpected: 11\nGot: 9\n"
-        "Step 2 should be: subtract 4\nIt makes 15 into 11, yours made 9"
+        "Wrong answer\nInput: 5\nExpected: 11\nGot: 9\nStep 2 should be: subtract 4\nIt makes 15 into 11, yours made 9"
     )
 
 
@@ -167,7 +176,13 @@ def test_huge_numbers_are_not_replayed_and_are_cut_in_the_feedback(prompt):
 
 
 def test_a_hostile_answer_cannot_make_the_replay_slow_or_fail(prompt):
-    for answer in ("(" * 2000, "x = " + "-" * 3000 + "x", "x = x ** 3\n" * 390 + "return x", "\0", "return x" + "[0]" * 900):
+    for answer in (
+        "(" * 2000,
+        "x = " + "-" * 3000 + "x",
+        "x = x ** 3\n" * 390 + "return x",
+        "\0",
+        "return x" + "[0]" * 900,
+    ):
         recognised_steps(answer)
         refusal(prompt, answer, False)
         assert verdict(prompt, answer, [FunctionRun(0)] * len(prompt.ground_truth["cases"])).reward == 0.0

@@ -67,9 +67,7 @@ def test_a_line_of_a_program_is_a_handful_of_tokens(tokenizer):
 def test_the_chat_template_gives_every_role_a_token_and_ends_every_turn(tokenizer):
     messages = [{"role": role, "content": "x"} for role in ("system", "user", "assistant", "tool")]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert text == (
-        "<|begin|><|system|>x<|end|><|user|>x<|end|><|assistant|>x<|end|><|tool|>x<|end|><|assistant|>"
-    )
+    assert text == ("<|begin|><|system|>x<|end|><|user|>x<|end|><|assistant|>x<|end|><|tool|>x<|end|><|assistant|>")
     assert len(ids(tokenizer, text)) == 1 + 4 * 3 + 1
     assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=True) == "xxxx"
 
