@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 WORKER = str(Path(__file__).with_name("math_worker.py"))
-START_SECONDS = 120.0  # importing the algebra takes seconds, more on a loaded machine
+START_SECONDS = 60.0  # of CPU time; importing the algebra takes a few
+PATIENCE_SECONDS = 60.0  # of wall time beyond ten times the limit
 
 
 class AlgebraTimeout(Exception):
@@ -44,25 +45,37 @@ class AlgebraProcess:
             raise AlgebraFault(f"the algebra process does not start: {error!r}") from None
 
     def ask(self, request: dict, seconds: float) -> bool:
-        """AlgebraTimeout, or EOFError when the process died of the request."""
+        """`seconds` of CPU time: on a loaded machine wall time would make right answers wrong. AlgebraTimeout when
+        they are used up; EOFError when the process died of the request, or waited for ever."""
         pipe_in, pipe_out = self._process.stdin, self._process.stdout
         assert pipe_in is not None and pipe_out is not None
+        used_before, give_up = self._cpu_seconds(), time.monotonic() + 10 * seconds + PATIENCE_SECONDS
         try:
             pipe_in.write(json.dumps(request).encode() + b"\n")
             pipe_in.flush()
         except BrokenPipeError:
             raise EOFError from None
-        deadline = time.monotonic() + seconds
         answer = b""
         while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([pipe_out], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            left = seconds - (self._cpu_seconds() - used_before)
+            if left <= 0:
                 raise AlgebraTimeout
+            if time.monotonic() > give_up:
+                raise EOFError
+            ready, _, _ = select.select([pipe_out], [], [], max(left, 0.01))
+            if not ready:
+                continue
             part = os.read(pipe_out.fileno(), 4096)
             if not part:
                 raise EOFError
             answer += part
         return bool(json.loads(answer)["result"])
+
+    def _cpu_seconds(self) -> float:
+        try:
+            return time.clock_gettime(~self._process.pid << 3 | 2)
+        except OSError:
+            return 0.0  # just ended; reading its answer will say so
 
     def close(self) -> None:
         self._process.kill()

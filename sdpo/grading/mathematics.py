@@ -6,7 +6,16 @@ from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
-from .math_answers import NoAnswer, choice_letter, is_prose, last_boxed, normalize, plain_words, rational
+from .math_answers import (
+    NoAnswer,
+    choice_letter,
+    is_prose,
+    last_boxed,
+    looks_like_mathematics,
+    normalize,
+    plain_words,
+    rational,
+)
 from .math_pool import AlgebraPool, AlgebraTimeout
 from .result import failed, passed, ungraded
 
@@ -24,7 +33,7 @@ class MathGrader:
 
     def check(self, prompt: Prompt) -> str | None:
         gold = read_gold(prompt.ground_truth)
-        if gold is None or not self._gradable(gold):
+        if gold is None or not (looks_like_mathematics(gold) or self._gradable(gold)):
             return f"gold answer {prompt.ground_truth!r} cannot be read as mathematics"
         return None
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from sdpo.records import GradeStatus
 
-from .child_run import ChildRun, Poller
+from .child_run import ChildRun
 from .limits import Limits
 from .outcome import AssertCase, AssertOutcome, Fault, SandboxFault
+from .poller import Poller
 from .server import Server
 
 REPORT_CAP = 1 << 20

@@ -7,7 +7,6 @@ server kills the run when this end closes, also when the grader itself is killed
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import struct
@@ -21,38 +20,13 @@ from .inside.frames import LENGTH, FrameError, pack, unpack
 from .inside.plan import ENDING, KINDS, REQUEST
 from .limits import Limits
 from .outcome import Ending, SandboxFault
+from .poller import Poller, memory_file
 from .server import Server
 
 SETUP_SECONDS = 30.0  # walls up; beyond it the server is taken for dead
 REAP_SECONDS = 15.0
 FLOOD_BYTES = 16 << 20  # dropped output beyond which a run is ended
 CHUNK = 1 << 16
-
-
-class Poller:
-    """The descriptors of one run, or of the two runs of a judged test, which are served together."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self._owners: dict[int, ChildRun] = {}
-        self.runs: list[ChildRun] = []
-
-    def add(self, fd: int, owner: ChildRun) -> None:
-        self._owners[fd] = owner
-        self._poll.register(fd, select.POLLIN)
-
-    def remove(self, fd: int) -> None:
-        del self._owners[fd]
-        self._poll.unregister(fd)
-
-    def want_write(self, fd: int, wanted: bool) -> None:
-        self._poll.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
-
-    def wait(self, seconds: float) -> None:
-        """Handles what is ready, after waiting at most so long."""
-        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000 + 1):
-            if fd in self._owners:
-                self._owners[fd].handle(fd)
 
 
 class ChildRun:
@@ -210,11 +184,6 @@ class ChildRun:
         except FrameError:
             return None
 
-    def read_output(self) -> None:
-        """Takes the output that has arrived; does not wait."""
-        self._drain("stdout")
-        self._drain("stderr")
-
     def end(self, status: GradeStatus, detail: str) -> None:
         """Kills the run for a reason; the first reason stays."""
         if self.ending is None:
@@ -251,11 +220,21 @@ class ChildRun:
         except OSError:
             return 0.0
 
+    def waited_for_cpu(self) -> float:
+        """Seconds that the child was ready to run and others had the processor: not its fault, so not in its wall
+        time."""
+        try:
+            with open(f"/proc/{self.pid}/schedstat", "rb") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
     def _run_until(self, done: Callable[[], bool], deadline: float | None, cpu_s: float = 0.0) -> None:
         """Serves descriptors until `done`, an end of this run, or a limit: `deadline` (monotonic; returns), else
-        `cpu_s` of CPU time of any run of the poller, or three times that and two seconds of wall time (ends the
-        run)."""
+        `cpu_s` of CPU time of any run of the poller, or three times that and two seconds of wall time (ends the run).
+        The time that a run waits for a busy processor is not counted, up to ten times the wall time."""
         wall = deadline if deadline is not None else self._wall_start + 3 * cpu_s + 2
+        last = wall if deadline is not None else self._wall_start + 30 * cpu_s + 20
         check = wall if deadline is not None else self._wall_start + cpu_s
         while self.ending is None and not done():
             now = time.monotonic()
@@ -263,10 +242,11 @@ class ChildRun:
                 if deadline is not None:
                     return
                 used = max(max(0.0, run.cpu_used() - run._cpu_start) for run in self._poller.runs)
-                if used >= cpu_s or now >= wall:
+                allowed = min(last, wall + max(run.waited_for_cpu() for run in self._poller.runs))
+                if used >= cpu_s or now >= allowed:
                     self.end(GradeStatus.TIMEOUT, f"{cpu_s:g} s")
                     break
-                check = min(wall, now + max(cpu_s - used, 0.002))
+                check = min(allowed, now + max(cpu_s - used, 0.002))
             if self.outbox:
                 self._send()
             self._poller.wait(check - now)
@@ -382,12 +362,3 @@ class ChildRun:
         else:
             name = signal.Signals(-code).name if -code in signal.Signals.__members__.values() else str(-code)
             self.ending = Ending(GradeStatus.RUNTIME_ERROR, f"killed by signal {name}", code, cpu, rss_kb / 1024)
-
-
-def memory_file(content: bytes) -> int:
-    fd = os.memfd_create("run", os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

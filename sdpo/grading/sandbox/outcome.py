@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sdpo.records import GradeStatus
@@ -70,7 +70,6 @@ class FunctionOutcome:
     detail: str = ""
     fault: Fault | None = None
     seconds: float = 0.0
-    stdout: str = field(default="", compare=False)
 
     @property
     def error(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class Sandbox:
     def __init__(self, options: SandboxOptions = SandboxOptions()) -> None:
         self.options = options
         self.report = self._start()
+        warn_of_short_memory(options.concurrency)
         logger.log(logging.WARNING if self.report.unsafe else logging.INFO, self.report.line())
 
     def _start(self) -> SandboxReport:
@@ -192,7 +194,6 @@ class Sandbox:
 
     def _one_call(self, run: ChildRun, name: str, arguments: Sequence[Any], cap: int) -> FunctionOutcome:
         start = time.monotonic()
-        said = len(run.stdout)
         answer = run.ask({"name": name, "args": [encode(item) for item in arguments]}, cap)
         seconds = time.monotonic() - start
         if not isinstance(answer, dict) or "value" not in answer:
@@ -202,9 +203,18 @@ class Sandbox:
         except FrameError as error:
             run.end(GradeStatus.WRONG, f"unreadable answer ({error})")
             return FunctionOutcome(GradeStatus.WRONG, None, f"unreadable answer ({error})", None, seconds)
-        run.read_output()
-        text = bytes(run.stdout[said:]).decode(errors="replace")
-        return FunctionOutcome(GradeStatus.OK, value, seconds=seconds, stdout=text)
+        return FunctionOutcome(GradeStatus.OK, value, seconds=seconds)
+
+
+def warn_of_short_memory(concurrency: int) -> None:
+    """Runs that together may use more than the machine has would be killed by it, and then repeated."""
+    limits = Limits()
+    wanted = concurrency * (limits.memory_mb + limits.scratch_mb)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE") >> 20
+    if wanted > free:
+        logger.warning(
+            "%d runs at once may use %d MB, %d MB are free: lower grading.concurrency", concurrency, wanted, free
+        )
 
 
 def dead_outcome(run: ChildRun, answer: Any, seconds: float) -> FunctionOutcome:

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sdpo.grading.math_answers import NoAnswer, last_boxed, rational
+from sdpo.grading.math_answers import NoAnswer, last_boxed, looks_like_mathematics, rational
 from sdpo.grading.math_pool import AlgebraFault, AlgebraPool, AlgebraProcess
 from sdpo.grading.mathematics import MathGrader
 from sdpo.records import GradeStatus, Prompt
 
-SECONDS = 3.0
+SECONDS = 2.0  # of CPU time
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +123,10 @@ def test_the_verdict_is_the_same_in_threads_and_on_the_main_thread(grader):
 
 
 @pytest.mark.parametrize("monster", [r"9^{9^{9^{9}}}", r"10^{10^{10}}!", r"\sum_{k=1}^{10^{12}} k^{k}"])
-def test_an_expression_that_would_hang_is_wrong_within_the_time_limit(grader, pool, monster):
-    start = time.monotonic()
+def test_an_expression_that_would_hang_is_wrong_and_its_process_is_replaced(grader, pool, monster):
+    before = pool.restarts
     assert grade(grader, rf"\boxed{{{monster}}}", "5x").reward == 0.0
-    assert time.monotonic() - start < SECONDS * 3 + 10
+    assert pool.restarts <= before + 1
     assert grade(grader, r"\boxed{2x+x}", "3x").reward == 1.0
 
 
@@ -159,6 +159,13 @@ def test_boxes_are_found_in_linear_time():
     assert last_boxed("\\boxed{" * 20_000 + "4" + "}" * 20_000) == "4"
     assert last_boxed("\\boxed{1} " * 20_000) == "1"
     assert time.monotonic() - start < 5
+
+
+def test_most_gold_answers_are_checked_without_the_algebra():
+    for gold in (r"\frac{x+1}{2}", "(1, 2)", r"\{1,2\}", "x=5", r"2\sqrt{3}", "sin x", r"[0, \infty)"):
+        assert looks_like_mathematics(gold), gold
+    for gold in ("see the figure", r"\frac{1}{2", "", "1}", "apples"):
+        assert not looks_like_mathematics(gold), gold
 
 
 def test_numbers_are_compared_exactly():
