@@ -116,6 +116,9 @@ class CodeGrader:
 
     def _assert(self, source: str, tests: AssertTests, limits: Limits) -> Grade:
         outcome = self.runner.run_assert(source, tests.code, tests.entry_point, limits)
+        unusable = next((case for case in outcome.cases if case.status is GradeStatus.INVALID_GOLD), None)
+        if unusable is not None:
+            return ungraded(GradeStatus.INVALID_GOLD, f"the tests cannot run here: {unusable.detail}")
         flags = (WEAK,) if outcome.weak else ()
         if outcome.weak and self.fail_weak and all(case.status is GradeStatus.OK for case in outcome.cases):
             return failed(

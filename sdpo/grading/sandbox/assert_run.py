@@ -70,6 +70,8 @@ def _outcome(report: Any, judge: ChildRun, solver: ChildRun) -> AssertOutcome:
         )
     if "load_error" in report:
         return AssertOutcome((_fault_case(report["load_error"], ""),))
+    if report.get("unusable"):
+        return AssertOutcome((AssertCase(GradeStatus.INVALID_GOLD, detail=str(report["unusable"])),))
     cases = [_case(case) for case in report["cases"]]
     if report.get("gone") or report.get("protocol"):
         cases.append(AssertCase(GradeStatus.RUNTIME_ERROR, detail=_gone(report, solver)))

@@ -23,8 +23,8 @@ from .outcome import Ending, SandboxFault
 from .poller import Poller, memory_file
 from .server import Server
 
-SETUP_SECONDS = 30.0  # walls up; beyond it the server is taken for dead
-REAP_SECONDS = 15.0
+SETUP_SECONDS = 120.0  # walls up; beyond it the server is taken for dead. Long, because machines can be very busy
+REAP_SECONDS = 60.0
 FLOOD_BYTES = 16 << 20  # dropped output beyond which a run is ended
 CHUNK = 1 << 16
 

@@ -174,6 +174,24 @@ def test_a_solution_that_hangs_is_ended(sandbox, source):
     assert [case.status for case in outcome.cases] == [GradeStatus.TIMEOUT]
 
 
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "import no_such_package\nassert f() == 1",
+        "def test(capsys):\n    assert f() == 1",
+        "def test():\n    import no_such_package\n    assert f() == 1",
+    ],
+)
+def test_tests_that_need_what_is_not_there_are_a_fault_of_the_row(code_grader, tests):
+    from sdpo.grading.code_tests import read_tests
+
+    grade = code_grader.grade_source("def f(): return 1", read_tests({"type": "assert", "code": tests}), LIMITS)
+    assert (grade.status, grade.reward) == (GradeStatus.INVALID_GOLD, None)
+    imports = "def f():\n    import no_such_package"
+    asserts = read_tests({"type": "assert", "code": "assert f() == 1"})
+    assert code_grader.grade_source(imports, asserts, LIMITS).status is GradeStatus.RUNTIME_ERROR
+
+
 def test_tests_that_check_nothing_are_no_pass(code_grader):
     from sdpo.grading.code_tests import read_tests
 

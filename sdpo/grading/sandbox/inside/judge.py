@@ -36,7 +36,7 @@ def run() -> None:
         report["gone"] = True
     except FrameError as error:
         report["protocol"] = str(error)
-    report |= {"cases": judge.cases, "passed": judge.passed, "weak": judge.side.weak[:5]}
+    report |= {"cases": judge.cases, "passed": judge.passed, "weak": judge.side.weak[:5], "unusable": judge.unusable}
     write_frame(stage.CHANNEL, report)
     os._exit(0)
 
@@ -51,6 +51,7 @@ class Judge:
         self.side = side
         self.passed = 0
         self.cases: list[dict[str, Any]] = []
+        self.unusable = ""  # why the tests themselves cannot run here
 
     def run(self) -> None:
         names = self.side.import_names(self.payload["names"])
@@ -80,8 +81,11 @@ class Judge:
             self.guarded(check, candidate)
         for name, value in list(vars(module).items()):
             if name.startswith("test") and isinstance(value, types.FunctionType) and value.__module__ == "tests":
-                for arguments in test_tools.parametrizations(value, vars(module)):
-                    self.guarded(value, *arguments)
+                self.guarded(self.run_function, value, vars(module))
+
+    def run_function(self, function: types.FunctionType, scope: dict[str, Any]) -> None:
+        for arguments in test_tools.parametrizations(function, scope):
+            self.guarded(function, *arguments)
 
     def run_unittest(self, module: types.ModuleType) -> None:
         for value in list(vars(module).values()):
@@ -113,6 +117,11 @@ class Judge:
             pass
         except unittest.SkipTest:
             pass
+        except (test_tools.UnsupportedTests, ModuleNotFoundError) as error:
+            if hasattr(error, "solution_fault"):
+                self.record(self.describe_error(error))
+            else:
+                self.unusable = str(error)[:MAX_TEXT]
         except BaseException as error:  # the tests' or the solution's: both are verdicts on the solution
             self.record(self.describe_error(error))
         finally:

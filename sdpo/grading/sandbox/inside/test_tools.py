@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 
+class UnsupportedTests(Exception):
+    """The tests need something that a run does not have: a fault of the row, not of the solution."""
+
+
 class Raises:
     """`with raises(ValueError, match="..."):` and `raises(ValueError, f, 1)`."""
 
@@ -107,7 +111,7 @@ def parametrizations(function: types.FunctionType, scope: dict[str, Any]) -> Ite
 def fixture_value(name: str, scope: dict[str, Any]) -> Any:
     maker = scope.get(name)
     if not hasattr(maker, "sdpo_fixture"):
-        raise NameError(f"the tests use the fixture {name!r}, which this file does not define")
+        raise UnsupportedTests(f"the tests use the fixture {name!r}, which their file does not define")
     code = maker.__code__
     value = maker(*[fixture_value(inner, scope) for inner in code.co_varnames[: code.co_argcount]])
     return next(value) if isinstance(value, types.GeneratorType) else value

@@ -1,0 +1,56 @@
+"""A sandbox that stops working stops training with a named error, loses no sample, and the run goes on when it is
+back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SETTINGS = [
+    "cluster=inline",
+    "actor_rollout_ref.rollout.name=hf",
+    "actor_rollout_ref.rollout.n=4",
+    "data.train_batch_size=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "data.train_max_samples=4",
+    "data.val_max_samples=4",
+    "trainer.val_before_train=false",
+    "trainer.total_training_steps=2",
+    "trainer.save_freq=1",
+    "trainer.log_samples=-1",
+    "grading.retries=1",
+]
+
+
+def run(folder: Path, *program: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, *program, *SETTINGS, f"trainer.default_local_dir={folder}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+
+
+def lines(folder: Path, name: str) -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_an_outage_stops_training_with_a_named_error_and_resume_ends_like_an_unbroken_run(tmp_path):
+    broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
+    stopped = run(broken, str(HERE / "outage.py"), "2")
+    assert stopped.returncode == 6, stopped.stderr[-2000:]
+    assert "could not be graded" in stopped.stderr
+    assert "out of memory" in stopped.stderr
+    assert [line["step"] for line in lines(broken, "metrics.jsonl")] == [1]
+    samples = [line for line in lines(broken, "samples.jsonl") if line["step"] == 2]
+    assert len(samples) == 8
+    assert {line["status"] for line in samples} == {"infra_error"}
+    assert {line["reward"] for line in samples} == {None}
+    resumed, whole = run(broken, "-m", "sdpo.main_sdpo"), run(unbroken, "-m", "sdpo.main_sdpo")
+    assert (resumed.returncode, whole.returncode) == (0, 0), resumed.stderr[-2000:]
+    assert [line["step"] for line in lines(broken, "metrics.jsonl") if line["step"]] == [1, 2]
+    graded = [line for line in lines(broken, "samples.jsonl") if line["step"] == 2 and line["phase"] == "train"]
+    assert len(graded) == 8
+    assert all(line["status"] != "infra_error" for line in graded)
+    assert any(line["feedback"] for line in graded)
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (broken, unbroken)]
+    assert weights[0] == weights[1]
