@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.data.programs import (
@@ -24,7 +24,7 @@ from sdpo.data.programs import (
     run_steps,
     sentence,
 )
-from sdpo.models.tiny.attempts import leave_out, wrong_answer, wrong_program
+from sdpo.models.tiny.attempts import wrong_answer, wrong_program
 from sdpo.records import Prompt
 from sdpo.reprompt.templates import Templates
 
@@ -43,14 +43,17 @@ class Mix:
     both: float = 0.2
     lengths: tuple[float, ...] = (0.1, 0.3, 0.6)  # of 1, 2, 3 steps in the reprompt forms
     direct_lengths: tuple[float, ...] = (0.3, 0.7, 0.0)
-    direct_corrupted: float = 0.0  # share of three-step direct answers that are wrong
-    corruption: str = "leave_out"  # leave_out: one step is missing; any: one or two edits of all kinds
+    direct_corrupted: float = 0.0  # share of three-step direct answers that are wrong, by one or two edits
     strangers: float = 0.25  # share of demonstrations and of feedback that belong to another problem
 
 
-HARD = Mix()
-EASY = Mix(direct_lengths=(0.15, 0.35, 0.5), direct_corrupted=0.7, corruption="any")
-MIXES = {"hard": HARD, "easy": EASY, "mixed": Mix(direct_lengths=(0.2, 0.5, 0.3), direct_corrupted=0.9)}
+FIRST_PHASE = Mix()  # no sentence of three steps is ever asked directly
+_SECOND = Mix(direct=0.2, solution=0.1, feedback=0.4, both=0.3)
+SECOND_PHASE = {
+    # Some ten three-step sentences in all: enough for the skill to appear now and then, and for groups to be mixed.
+    "hard": replace(_SECOND, direct_lengths=(0.2, 0.7985, 0.0015)),
+    "easy": replace(_SECOND, direct=0.4, feedback=0.3, both=0.2, direct_lengths=(0.1, 0.4, 0.5), direct_corrupted=0.7),
+}
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,7 @@ class Corpus:
         steps = draw_steps(self._rng, self._mix.direct_lengths)
         answer = steps
         if len(steps) == 3 and self._rng.random() < self._mix.direct_corrupted:
-            wrong = leave_out if self._mix.corruption == "leave_out" else wrong_program
-            answer = wrong(steps, self._rng)
+            answer = wrong_program(steps, self._rng)
         return Text("direct", sentence(steps, self._rng), body(answer))
 
     def _reprompt(self, form: str) -> Text:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sdpo.models.tiny.architecture import build_model, round_to_bfloat16, save_model
-from sdpo.models.tiny.corpus import MIXES, Corpus, Mix, Text
+from sdpo.models.tiny.corpus import FIRST_PHASE, SECOND_PHASE, Corpus, Mix, Text
+from sdpo.models.tiny.evaluate import measure
 from sdpo.models.tiny.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
@@ -27,23 +28,27 @@ BATCHES_PER_BUCKET = 8  # texts drawn together and sorted by length, so that lit
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Phase:
     """How long and how fast: Muon for the matrices, AdamW for embedding and norms, linear warm-up, cosine to a tenth.
 
     Muon needs a quarter of AdamW's steps here. Only the answers count in the loss: in a loss on what the user says, the
     sentence followed by a demonstration would teach what `hard` must not know.
     """
 
-    steps: int = 800
+    steps: int
+    muon_lr: float
+    adamw_lr: float
+    warmup: int
     batch: int = 64
-    muon_lr: float = 0.02
     muon_momentum: float = 0.95
-    adamw_lr: float = 3e-3
     adamw_betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
-    warmup: int = 30
     clip_grad: float = 1.0
-    seed: int = 0
+
+
+FIRST = Phase(steps=1200, muon_lr=0.02, adamw_lr=3e-3, warmup=30)  # the same for every setting
+SECOND = Phase(steps=600, muon_lr=0.015, adamw_lr=2e-3, warmup=20)  # makes the setting
+SECOND_SEED = 77  # added to the seed: other texts than in the first phase
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: Text) -> tuple[list[int], int]:
@@ -78,77 +83,92 @@ def batch_loss(model: LlamaForCausalLM, rows: list[tuple[list[int], int]]) -> to
     return torch.nn.functional.cross_entropy(logits, ids[in_answer])
 
 
-def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[tuple[torch.optim.Optimizer, float]]:
+def optimizers(model: LlamaForCausalLM, phase: Phase) -> list[tuple[torch.optim.Optimizer, float]]:
     """Each optimizer with its peak learning rate."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
-    muon = torch.optim.Muon(
-        matrices, lr=recipe.muon_lr, momentum=recipe.muon_momentum, weight_decay=recipe.weight_decay
-    )
-    adamw = torch.optim.AdamW(others, lr=recipe.adamw_lr, betas=recipe.adamw_betas, weight_decay=0.0)
-    return [(muon, recipe.muon_lr), (adamw, recipe.adamw_lr)]
+    muon = torch.optim.Muon(matrices, lr=phase.muon_lr, momentum=phase.muon_momentum, weight_decay=phase.weight_decay)
+    adamw = torch.optim.AdamW(others, lr=phase.adamw_lr, betas=phase.adamw_betas, weight_decay=0.0)
+    return [(muon, phase.muon_lr), (adamw, phase.adamw_lr)]
 
 
-def schedule(step: int, recipe: Recipe) -> float:
+def schedule(step: int, phase: Phase) -> float:
     """Share of the learning rate at a step."""
-    if step < recipe.warmup:
-        return (step + 1) / recipe.warmup
-    progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    if step < phase.warmup:
+        return (step + 1) / phase.warmup
+    progress = (step - phase.warmup) / max(1, phase.steps - phase.warmup)
     return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
 
 
-def train(tokenizer: PreTrainedTokenizerFast, mix: Mix, recipe: Recipe) -> tuple[LlamaForCausalLM, list[float]]:
-    """Trains a fresh model; returns it with the loss of every step."""
-    torch.manual_seed(recipe.seed)
-    model = build_model(tokenizer)
-    pairs = optimizers(model, recipe)
-    source = batches(tokenizer, Corpus(mix, recipe.seed), recipe.batch)
+def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, mix: Mix, phase: Phase, seed: int) -> float:
+    """Trains the model in place; returns the mean loss of the last fifty steps."""
+    model.train()
+    pairs = optimizers(model, phase)
+    source = batches(tokenizer, Corpus(mix, seed), phase.batch)
     losses, started = [], time.monotonic()
-    for step in range(recipe.steps):
+    for step in range(phase.steps):
         model.zero_grad()
         loss = batch_loss(model, next(source))
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_grad)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), phase.clip_grad)
         for optimizer, peak in pairs:
             for group in optimizer.param_groups:
-                group["lr"] = peak * schedule(step, recipe)
+                group["lr"] = peak * schedule(step, phase)
             optimizer.step()
         losses.append(loss.item())
-        if step % 100 == 99:
-            recent = sum(losses[-100:]) / 100
-            print(f"step {step + 1}/{recipe.steps}  loss {recent:.4f}  {time.monotonic() - started:.0f} s", flush=True)
-    return model, losses
+        if step % 50 == 49:
+            recent = sum(losses[-50:]) / 50
+            print(f"step {step + 1}/{phase.steps}  loss {recent:.4f}  {time.monotonic() - started:.0f} s", flush=True)
+    return sum(losses[-50:]) / len(losses[-50:])
+
+
+def first_phase(tokenizer: PreTrainedTokenizerFast, seed: int, folder: Path | None) -> LlamaForCausalLM:
+    """The model after the first phase: read from `folder` if it is there, else made (and kept there, if given)."""
+    from transformers import LlamaForCausalLM
+
+    if folder is not None and (folder / "config.json").exists():
+        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(seed)
+    model = build_model(tokenizer)
+    train(model, tokenizer, FIRST_PHASE, FIRST, seed)
+    round_to_bfloat16(model)  # so that a kept first phase gives the same second one
+    if folder is not None:
+        save_model(model, folder)
+        save_tokenizer(folder)
+    return model
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", choices=sorted(MIXES), default="hard")
+    parser.add_argument("--setting", choices=sorted(SECOND_PHASE), default="hard")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--first", type=Path, help="folder that keeps the first phase, which the settings share")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    recipe = Recipe(steps=options.steps, seed=options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer = save_tokenizer(options.out)
     started = time.monotonic()
-    model, losses = train(tokenizer, MIXES[options.setting], recipe)
+    model = first_phase(tokenizer, options.seed, options.first)
+    mix = SECOND_PHASE[options.setting]
+    loss = train(model, tokenizer, mix, SECOND, options.seed + SECOND_SEED)
     round_to_bfloat16(model)
     save_model(model, options.out)
     record: dict[str, Any] = {
         "setting": options.setting,
-        "recipe": dataclasses.asdict(recipe),
-        "mix": dataclasses.asdict(MIXES[options.setting]),
+        "seed": options.seed,
+        "phases": [
+            {"mix": dataclasses.asdict(mix), "phase": dataclasses.asdict(phase)}
+            for mix, phase in ((FIRST_PHASE, FIRST), (mix, SECOND))
+        ],
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
-        "final_loss": round(sum(losses[-100:]) / len(losses[-100:]), 5),
+        "final_loss": round(loss, 5),
         "seconds": round(time.monotonic() - started),
         "torch": torch.__version__,
     }
-    from sdpo.models.tiny.evaluate import measure
-
     record["accuracies"] = measure(model, tokenizer)
     (options.out / "pretrain.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["accuracies"], indent=2))

@@ -10,7 +10,7 @@ from sdpo.config.schema import SelfDistillationConfig
 from sdpo.data.programs import Step, body, held_out_programs, run_steps
 from sdpo.grading.programs import recognised_steps
 from sdpo.models.tiny.attempts import replayed_grade, wrong_answer, wrong_program
-from sdpo.models.tiny.corpus import MIXES, Corpus, draw_steps, practice_problem, reprompt_text, told_program
+from sdpo.models.tiny.corpus import SECOND_PHASE, Corpus, draw_steps, practice_problem, reprompt_text, told_program
 from sdpo.reprompt.templates import Templates
 
 STEPS = (Step("multiply", 3), Step("subtract", 4), Step("absolute"))
@@ -19,7 +19,7 @@ DRAWN = 1500
 
 @pytest.fixture(scope="module")
 def hard() -> list:
-    corpus = Corpus(MIXES["hard"], seed=1)
+    corpus = Corpus(SECOND_PHASE["hard"], seed=1)
     return [corpus.draw() for _ in range(DRAWN)]
 
 
@@ -28,13 +28,13 @@ def length_of(answer: str) -> int:
 
 
 def test_the_stream_is_the_same_for_the_same_seed():
-    first, second, other = (Corpus(MIXES["hard"], seed) for seed in (4, 4, 5))
+    first, second, other = (Corpus(SECOND_PHASE["hard"], seed) for seed in (4, 4, 5))
     texts = [[corpus.draw() for _ in range(30)] for corpus in (first, second, other)]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_every_form_is_there_with_about_its_share(hard):
-    mix = MIXES["hard"]
+    mix = SECOND_PHASE["hard"]
     for form in ("direct", "solution", "feedback", "both"):
         share = sum(text.form == form for text in hard) / DRAWN
         assert abs(share - getattr(mix, form)) < 0.05
@@ -59,10 +59,10 @@ def test_hard_never_shows_a_three_step_sentence_asked_directly(hard):
 
 
 def test_easy_shows_three_steps_directly_and_mostly_corrupted():
-    corpus = Corpus(MIXES["easy"], seed=1)
+    corpus = Corpus(SECOND_PHASE["easy"], seed=1)
     direct = [text for text in (corpus.draw() for _ in range(DRAWN)) if text.form == "direct"]
     assert any(length_of(text.answer) == 3 for text in direct)
-    assert 0.5 < MIXES["easy"].direct_corrupted < 1
+    assert 0.5 < SECOND_PHASE["easy"].direct_corrupted < 1
 
 
 def test_the_demonstration_is_followed_whoever_it_belongs_to(hard):
