@@ -27,7 +27,12 @@ def start_ray(config: Config) -> None:
     if "RAY_ADDRESS" not in os.environ:
         settings = config.actor_rollout_ref
         slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4
-        options |= {"num_cpus": max(slots, os.cpu_count() or 1), "_node_ip_address": "127.0.0.1"}
+        options |= {
+            "num_cpus": max(slots, os.cpu_count() or 1),
+            "_node_ip_address": "127.0.0.1",
+            # Idle workers that Ray makes in advance cost seconds of both cores at every start; none is ever used.
+            "_system_config": {"prestart_worker_first_driver": False},
+        }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         ray.init(**options)
