@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # recipes/cpu_quickstart/run.sh [hard|easy ...]      SDPO against GRPO on the embedded task, from the same weights and seeds.
-# Environment: RATES, SEEDS, SDPO_STEPS (GRPO gets four times as many), OUT, JOBS (runs at a time), EXTRA (overrides for every run).
+# Environment: RATES, SEEDS, SDPO_STEPS (GRPO gets four times as many), TEST_FREQ, OUT, JOBS (runs at a time),
+# EXTRA (overrides for every run).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=.venv/bin/python
@@ -20,12 +21,13 @@ run() { # setting algorithm rate seed
     esac
     $python -m sdpo.main_sdpo --config-name $root "model=tiny_$setting" "task=programs_$setting" \
         "actor_rollout_ref.actor.optim.lr=$rate" "data.seed=$seed" "trainer.seed=$seed" \
-        "trainer.total_training_steps=$steps" "trainer.test_freq=$((steps / 8))" trainer.export_hf=false trainer.save_freq=0 \
+        "trainer.total_training_steps=$steps" trainer.test_freq=${TEST_FREQ:-5} data.val_max_samples=100 \
+        trainer.export_hf=false trainer.save_freq=0 \
         "trainer.default_local_dir=$out/$setting/$algorithm-lr$rate-seed$seed" ${EXTRA:-} > "$out/$setting/$algorithm-lr$rate-seed$seed.log" 2>&1
 }
 steps_of() { [ "$1" = hard ] && echo "${SDPO_STEPS:-40}" || echo $((${SDPO_STEPS:-40} / 2)); }
 export -f run steps_of
-export python out SDPO_STEPS EXTRA
+export python out SDPO_STEPS TEST_FREQ EXTRA
 
 for setting in "${settings[@]}"; do
     mkdir -p "$out/$setting"
