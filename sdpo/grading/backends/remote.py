@@ -20,7 +20,7 @@ from ..sandbox.inside import faults, frames
 from ..sandbox.inside.frames import FrameError, decode, encode
 from ..sandbox.limits import Limits
 from ..sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
-from ..sandbox.sandbox import FRAME_ALLOWANCE, Accept
+from ..sandbox.sandbox import FRAME_ALLOWANCE
 
 DRIVER = """
 import sys, json, types
@@ -89,7 +89,6 @@ class RemoteCalls:
         limits: Limits,
         *,
         answer_sizes: Sequence[int] | None = None,
-        accept: Accept | None = None,
     ) -> list[FunctionOutcome]:
         marker = secrets.token_hex(16)
         request = {

@@ -19,7 +19,7 @@ from sdpo.records import GradeStatus
 from .inside.frames import LENGTH, FrameError, pack, unpack
 from .inside.plan import ENDING, KINDS, REQUEST
 from .limits import Limits
-from .outcome import Ending, SandboxFault
+from .outcome import Ending, SandboxFault, SickServer
 from .poller import Poller, memory_file
 from .server import Server
 
@@ -135,9 +135,7 @@ class ChildRun:
         """Until the walls are up. SandboxFault when they cannot be built."""
         self._run_until(lambda: self.pid > 0, self.started + SETUP_SECONDS)
         if not self.pid:
-            raise SandboxFault(
-                "the run did not start in time" if self.ending is None else "the run ended before it started"
-            )
+            raise SickServer("the run did not start in time")
 
     def receive(self, cap: int, cpu_s: float | None = None) -> Any:
         """The next frame's content, or None when the process ended or was ended first (see `ending`)."""
@@ -201,7 +199,7 @@ class ChildRun:
         deadline = time.monotonic() + REAP_SECONDS
         while not self._exited:
             if time.monotonic() > deadline:
-                raise SandboxFault("the fork server does not end a run")
+                raise SickServer("the fork server does not end a run")
             self._poller.wait(1.0)
 
     # the loop

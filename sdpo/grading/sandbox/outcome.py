@@ -12,6 +12,10 @@ class SandboxFault(Exception):
     """The sandbox failed, not the program. Retried; never a verdict."""
 
 
+class SickServer(SandboxFault):
+    """The fork server lives and does not do its work: it has to be replaced."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """An exception inside the program, as the program's side described it (so: untrusted text)."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from .inside.plan import Features, Plan
-from .outcome import SandboxFault
+from .outcome import SandboxFault, SickServer
 from .server import Server
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class ServerPool:
             server = self._choose(flavor)
             try:
                 yield server
-            except SandboxFault:
-                self._discard_if_dead(flavor, server)
+            except SandboxFault as fault:
+                self._discard(flavor, server, isinstance(fault, SickServer))
                 raise
             finally:
                 with self._lock:
@@ -89,10 +89,11 @@ class ServerPool:
             best.active += 1
             return best
 
-    def _discard_if_dead(self, flavor: str, server: Server) -> None:
+    def _discard(self, flavor: str, server: Server, sick: bool) -> None:
+        """Drops a server that is dead or does not do its work; its other runs are repeated elsewhere."""
         time.sleep(0.01)  # a killed process is a moment later seen as dead
         with self._lock:
-            if server in self._servers[flavor] and not server.alive:
+            if server in self._servers[flavor] and (sick or not server.alive):
                 self._remove(flavor, server)
 
     def _remove(self, flavor: str, server: Server) -> None:
@@ -101,12 +102,6 @@ class ServerPool:
         words = server.last_words()
         logger.warning("a fork server died: %s", words or "killed from outside")
         server.kill()
-
-    def retire(self, flavor: str, server: Server) -> None:
-        """Ends a server that misbehaves; its other runs are retried elsewhere."""
-        with self._lock:
-            if server in self._servers[flavor]:
-                self._remove(flavor, server)
 
     def _count(self, name: str) -> None:
         with self._lock:

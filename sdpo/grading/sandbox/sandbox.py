@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,6 @@ PLAIN, NUMPY = "plain", "numpy"
 SLOTS = 2 * RUNS_PER_SERVER + 4  # a judged test takes two; a run that was just ended keeps its slot for a moment
 NUMPY_MENTIONED = re.compile(r"\bnumpy\b")
 FRAME_ALLOWANCE = 64 << 10  # bytes of an answer beyond four times the expected value
-Accept = Callable[[int, FunctionOutcome], bool]
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,10 @@ class Sandbox:
         self.pool.close()
 
     def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome:
-        """One run, standard input to standard output. `output_cap`: bytes of stdout that end the run when exceeded
-        (default:
-        `limits.output_kb`). Raises SandboxFault after the retries."""
+        """One run, standard input to standard output. Raises SandboxFault after the retries.
+
+        `output_cap`: bytes of stdout that end the run when exceeded; None: `limits.output_kb`.
+        """
         cap = output_cap if output_cap is not None else limits.output_kb << 10
         return self.pool.run(flavor(source), lambda server: self._program(server, source, stdin, limits, cap))
 
@@ -134,19 +134,17 @@ class Sandbox:
         limits: Limits,
         *,
         answer_sizes: Sequence[int] | None = None,
-        accept: Accept | None = None,
     ) -> list[FunctionOutcome]:
         """Calls `name` of one solution with each list of arguments in turn, all in one process.
 
         An input goes out only after the last one was answered; a limit or a dead process ends the run, and the calls
-        not made get the same status. `answer_sizes[i]`: encoded size of the expected value, for the cap on the
-        answer. `accept(i, outcome)` is asked after every answer; False ends the run early, and the list is shorter
-        then. Raises SandboxFault.
+        not made get the same outcome. `answer_sizes[i]`: encoded size of the expected value, for the cap on the
+        answer. Raises SandboxFault.
         """
         sizes = answer_sizes or [0] * len(inputs)
 
         def action(server: Server) -> list[FunctionOutcome]:
-            return self._function(server, source, name, inputs, limits, sizes, accept)
+            return self._function(server, source, name, inputs, limits, sizes)
 
         return self.pool.run(flavor(source), action)
 
@@ -158,7 +156,6 @@ class Sandbox:
         inputs: Sequence[Sequence[Any]],
         limits: Limits,
         sizes: Sequence[int],
-        accept: Accept | None,
     ) -> list[FunctionOutcome]:
         outcomes: list[FunctionOutcome] = []
         payload = to_bytes(source)
@@ -168,20 +165,14 @@ class Sandbox:
         ) as run:
             run.wait_ready()
             loaded = run.receive(FRAME_ALLOWANCE)
-            broken = None if loaded == {"loaded": 1} else dead_outcome(run, loaded, 0.0)
+            broken = None
+            if loaded != {"loaded": 1}:
+                broken = dead_outcome(run, loaded, 0.0)
+                run.end(broken.status, "the solution does not load")
             for index, arguments in enumerate(inputs):
-                if broken is None:
-                    outcome = self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index])
-                    broken = (
-                        outcome
-                        if run.ending is not None or outcome.detail.startswith("the solution defines no")
-                        else None
-                    )
-                else:
-                    outcome = broken
+                outcome = broken or self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index])
+                broken = outcome if run.ending is not None else None
                 outcomes.append(outcome)
-                if accept is not None and not accept(index, outcome):
-                    break
             run.end(GradeStatus.OK, "done")
             run.reap()
         return outcomes
@@ -220,9 +211,9 @@ def warn_of_short_memory(concurrency: int) -> None:
 def dead_outcome(run: ChildRun, answer: Any, seconds: float) -> FunctionOutcome:
     """The outcome when there is no value: what the program said, else how it ended."""
     if isinstance(answer, dict) and "missing" in answer:
-        return FunctionOutcome(
-            GradeStatus.RUNTIME_ERROR, None, f"the solution defines no {str(answer['missing'])[-100:]}", None, seconds
-        )
+        text = f"the solution defines no {str(answer['missing'])[-100:]}"
+        run.end(GradeStatus.RUNTIME_ERROR, text)
+        return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, text, None, seconds)
     if isinstance(answer, dict) and "error" in answer:
         fault = Fault.from_message(answer["error"])
         if fault.type == "SystemExit":

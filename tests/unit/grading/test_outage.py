@@ -21,7 +21,7 @@ SETTINGS = [
     "trainer.total_training_steps=2",
     "trainer.save_freq=1",
     "trainer.log_samples=-1",
-    "grading.retries=1",
+    "grading.retries=4",
 ]
 
 

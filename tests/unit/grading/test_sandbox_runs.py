@@ -12,6 +12,7 @@ from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
 
 FAST = Limits(cpu_s=0.5, memory_mb=256)
+PATIENCE = 60  # seconds; far more than a quiet machine needs, far less than for ever
 ADD = {"type": "function", "name": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [2, 2], "expected": 4}]}
 DOUBLE = {"type": "stdin", "cases": [{"input": "4\n", "output": "8\n"}]}
 
@@ -58,7 +59,7 @@ def test_a_program_that_does_not_end_is_ended_in_time(code_grader, source):
     start = time.monotonic()
     result = grade(code_grader, source)
     assert result.status is GradeStatus.TIMEOUT
-    assert time.monotonic() - start < FAST.wall_s + 3
+    assert time.monotonic() - start < PATIENCE
     assert "Time limit exceeded (0.5 s)" in result.feedback
 
 
@@ -73,7 +74,7 @@ def test_a_child_process_cannot_be_made_and_delays_nothing(code_grader):
     source = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(int(input())*2)"
     start = time.monotonic()
     assert grade(code_grader, source).status is GradeStatus.RUNTIME_ERROR
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < PATIENCE
 
 
 def test_memory_is_limited(code_grader):
@@ -199,7 +200,7 @@ def test_tests_after_a_broken_limit_are_not_run(code_grader):
     result = grade(code_grader, "def add(a, b):\n    while True: pass", tests)
     assert result.status is GradeStatus.TIMEOUT
     assert len(result.tests) == 40
-    assert time.monotonic() - start < FAST.wall_s + 3
+    assert time.monotonic() - start < PATIENCE
 
 
 def test_no_descriptor_is_left_after_runs(sandbox, code_grader):
