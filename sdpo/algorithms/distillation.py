@@ -105,5 +105,5 @@ def _run(
             weights = torch.where(value > distillation.cap, 0.0, weights)
         else:
             loss += (weights * value).sum()
-        gradient.add(part, p_logits, weights)
+        gradient.add(part, p_logits, weights * distillation.divergence.slope_factor)
     return loss, values.unbind(0)

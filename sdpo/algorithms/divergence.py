@@ -20,7 +20,6 @@ from sdpo.algorithms import support
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
 
-IMPOSSIBLE = -1e30  # log-prob of an entry whose logit is -inf: 0 * IMPOSSIBLE is 0
 RATIO_LIMIT = 80.0  # of log q - log p, either way, beside a mixture: beyond, the mixture is one side alone
 INFINITE = 1e6  # nats; a divergence above met an impossible entry
 
@@ -54,6 +53,13 @@ class Divergence:
         topk = config.distillation_topk
         return cls(mode, config.alpha, topk, config.distillation_add_tail, config.support, temperature)
 
+    @property
+    def slope_factor(self) -> float:
+        """Of the gradients that `token_terms_` leaves: constants that need no pass over the vocabulary."""
+        if self.mode != "full" or self.alpha == 0.0:
+            return 1.0 / self.temperature
+        return (-1.0 if self.alpha == 1.0 else self.alpha - 1.0) / self.temperature
+
     def describe(self) -> str:
         """For example 'generalized Jensen-Shannon (alpha 0.5), student top-100 + tail'."""
         if self.mode == "token":
@@ -71,35 +77,40 @@ def token_terms_(
     """Statistics [6, n] of n tokens: divergence, log-prob of the sampled token, entropy of student and of teacher, mass
     of student and of teacher inside the support (1 unless mode is topk).
 
-    student, teacher: logits [n, V]; `student` becomes the gradient of the divergence with respect to itself, `teacher`
-    is used up. ids: [n] int64. scratch: [3, n, V]. All of one floating dtype but the ids.
+    student, teacher: finite logits [n, V]; `student` becomes the gradient of the divergence with respect to itself over
+    `spec.slope_factor`, `teacher` is used up. ids: [n] int64. scratch: [3, n, V]. One floating dtype, but for the ids.
     """
     p, q, spare = scratch
-    log_p, log_q = log_softmax_(student, spec.temperature, p), log_softmax_(teacher, spec.temperature, q)
-    log_prob = log_p.gather(-1, ids[:, None])[:, 0]
-    entropies = -_dot(p, log_p, spare), -_dot(q, log_q, spare)
-    mass = teacher_mass = torch.ones_like(log_prob)
+    log_zp, log_zq = softmax_(student, spec.temperature, p), softmax_(teacher, spec.temperature, q)
+    log_prob = student.gather(-1, ids[:, None]) - log_zp
+    entropies = (log_z[:, 0] - _dot(*pair, spare) for log_z, *pair in ((log_zp, p, student), (log_zq, q, teacher)))
+    values = [log_prob[:, 0], *entropies]
+    mass = teacher_mass = torch.ones_like(values[0])
     if spec.mode == "token":
-        value = _sampled_token_(log_p, log_q, p, ids)
+        ratio = log_prob - (teacher.gather(-1, ids[:, None]) - log_zq)
+        value = (ratio * log_prob)[:, 0]  # score-function form of the reverse KL: the ratio counts as a constant
+        torch.mul(p, -ratio, out=student).scatter_add_(-1, ids[:, None], ratio)
     elif spec.mode == "full":
-        value = _whole_vocabulary_(log_p, log_q, p, q, spec.alpha, spare)
+        ratio = teacher.sub_(student).add_(log_zp - log_zq)
+        value = _whole_vocabulary_(student, ratio, p, q, spec.alpha, spare)
     else:
-        value, mass, teacher_mass = _restricted_(log_p, log_q, p, spec)
-    if spec.temperature != 1.0:
-        student.div_(spec.temperature)
-    value.masked_fill_(value > INFINITE, torch.inf)
-    return torch.stack([value, log_prob, *entropies, mass, teacher_mass])
+        ids, counted = support.choose_support(student, teacher, spec.topk, spec.support)
+        inside_p = support.gather_log_probs(student, log_zp, ids, counted)
+        inside_q = support.gather_log_probs(teacher, log_zq, ids, counted)
+        value, slope = _restricted(inside_p, inside_q, spec)
+        torch.mul(p, -slope.sum(-1, keepdim=True), out=student).scatter_add_(-1, ids, slope)
+        mass, teacher_mass = inside_p.exp().sum(-1), inside_q.exp().sum(-1)
+    return torch.stack([value.masked_fill_(value > INFINITE, torch.inf), *values, mass, teacher_mass])
 
 
-def log_softmax_(logits: torch.Tensor, temperature: float, probs: torch.Tensor) -> torch.Tensor:
-    """logits [n, V] -> log-probs, in place; `probs` [n, V] is set to the probabilities. One exponential per entry."""
+def softmax_(logits: torch.Tensor, temperature: float, probs: torch.Tensor) -> torch.Tensor:
+    """Sets `probs` [n, V] to the softmax of logits [n, V] and returns log Z [n, 1]. The logits are divided by the
+    temperature and shifted by their maximum in place, so that log-probs, logits - log Z, keep their digits."""
     if temperature != 1.0:
         logits.div_(temperature)
     logits.sub_(logits.amax(-1, keepdim=True))
-    torch.exp(logits, out=probs)
-    total = probs.sum(-1, keepdim=True)
-    probs.div_(total)
-    return logits.sub_(total.log_()).clamp_(min=IMPOSSIBLE)
+    torch.softmax(logits, -1, out=probs)
+    return probs.amax(-1, keepdim=True).log_().neg_()
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
@@ -108,49 +119,32 @@ def _dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_vocabulary_(
-    log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, q: torch.Tensor, alpha: float, spare: torch.Tensor
+    slope: torch.Tensor, ratio: torch.Tensor, p: torch.Tensor, q: torch.Tensor, alpha: float, spare: torch.Tensor
 ) -> torch.Tensor:
-    """Divergence [n] over all entries; log_p becomes the gradient by the student's logits over the temperature."""
+    """Divergence [n] over all entries from ratio = log q - log p (used up). Sets `slope`: see `slope_factor`."""
     if alpha == 0.0:
-        value = _dot(q, log_q.sub_(log_p), spare)
-        torch.sub(p, q, out=log_p)
-        return value
+        torch.sub(p, q, out=slope)
+        return _dot(q, ratio, spare)
     if alpha == 1.0:
-        value = _dot(p, log_p.sub_(log_q), spare)
-        log_p.sub_(value[:, None]).mul_(p)
-        return value
-    ratio = log_q.sub_(log_p)
+        expected = _dot(p, ratio, spare)
+        torch.mul(p, ratio.sub_(expected[:, None]), out=slope)
+        return -expected
     log_m = torch.expm1(ratio.clamp_(-RATIO_LIMIT, RATIO_LIMIT), out=spare).mul_(alpha).log1p_()  # minus log p
-    from_student = -torch.mul(p, log_m, out=log_p).sum(-1)
+    expected = torch.mul(p, log_m, out=slope).sum(-1)
     from_teacher = ratio.sub_(log_m).mul_(q).sum(-1)
-    log_p.add_(p.mul_(from_student[:, None])).mul_(alpha - 1.0)
-    return alpha * from_teacher + (1.0 - alpha) * from_student
+    slope.addcmul_(p, expected[:, None], value=-1.0)
+    return alpha * from_teacher - (1.0 - alpha) * expected
 
 
-def _sampled_token_(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Score-function form of the reverse KL: detached log-ratio times log p at the sampled token."""
-    at = ids[:, None]
-    own = log_p.gather(-1, at)
-    ratio = own - log_q.gather(-1, at)
-    torch.mul(p, -ratio, out=log_p).scatter_add_(-1, at, ratio)
-    return (ratio * own)[:, 0]
-
-
-def _restricted_(log_p: torch.Tensor, log_q: torch.Tensor, p: torch.Tensor, spec: Divergence) -> tuple:
-    """Value, student mass and teacher mass [n] of the top-k form; log_p becomes the gradient as above."""
-    ids, counted = support.choose_support(log_p, log_q, spec.topk, spec.support)
-    inside_p = support.gather_log_probs(log_p, ids, counted)
-    inside_q = support.gather_log_probs(log_q, ids, counted)
+def _restricted(inside_p: torch.Tensor, inside_q: torch.Tensor, spec: Divergence) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value [n] of the top-k form and its derivative [n, K] by the log-probs inside the support."""
     close = support.with_tail if spec.add_tail else support.renormalised
     categories_p, categories_q = close(inside_p), close(inside_q)
     value = distribution_divergence(categories_p, categories_q, spec.alpha)
     slope = divergence_slope(categories_p, categories_q, spec.alpha)
     if spec.add_tail:
-        slope = _through_tail(slope, inside_p, spec.alpha)
-    else:
-        slope = slope - categories_p.exp() * slope.sum(-1, keepdim=True)
-    torch.mul(p, -slope.sum(-1, keepdim=True), out=log_p).scatter_add_(-1, ids, slope)
-    return value, inside_p.exp().sum(-1), inside_q.exp().sum(-1)
+        return value, _through_tail(slope, inside_p, spec.alpha)
+    return value, slope - categories_p.exp() * slope.sum(-1, keepdim=True)
 
 
 def expectation(probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

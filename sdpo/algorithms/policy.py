@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from sdpo.algorithms.divergence import log_softmax_
+from sdpo.algorithms.divergence import softmax_
 from sdpo.algorithms.head import HeadGradient, row_blocks, token_chunks, wide
 from sdpo.algorithms.scores import ResponseScores
 
@@ -47,9 +47,9 @@ class _Policy:
             for rows in row_blocks(logits):
                 here = slice(part.start + rows.start, part.start + rows.stop)
                 p = spare[: rows.stop - rows.start]
-                log_p = log_softmax_(logits[rows], self.temperature, p)
-                values[0, here] = log_p.gather(-1, self.ids[here, None])[:, 0]
-                values[1, here] = -p.mul_(log_p).sum(-1)
+                log_z = softmax_(logits[rows], self.temperature, p)[:, 0]
+                values[0, here] = logits[rows].gather(-1, self.ids[here, None])[:, 0] - log_z
+                values[1, here] = log_z - p.mul_(logits[rows]).sum(-1)
         return values
 
     def gradient(
@@ -69,11 +69,11 @@ class _Policy:
                 column = by_log_prob[here, None]
                 with self.scores.through_soft_cap(logits[rows]) as slope:
                     p = spare[: rows.stop - rows.start]
-                    log_p = log_softmax_(slope, self.temperature, p)
+                    log_z = softmax_(slope, self.temperature, p)
                     if by_entropy is None:
                         torch.mul(p, -column, out=slope)
                     else:  # entropy: -p (log p + entropy)
-                        slope = log_p.add_(entropy[here, None]).mul_(-by_entropy[here, None]).sub_(column).mul_(p)
+                        slope.add_(entropy[here, None] - log_z).mul_(-by_entropy[here, None]).sub_(column).mul_(p)
                     slope.scatter_add_(-1, self.ids[here, None], column)
             total.add(part, logits, ones[part])
         return total.hidden, total.weight, total.bias

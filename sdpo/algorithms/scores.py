@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sdpo.records import Group, TrainBatch
 
 ALL = slice(None)
+IMPOSSIBLE = -1e30  # a logit of -inf, so that its probability of 0 times its logit is 0
 
 
 class Scores(Protocol):
@@ -37,7 +38,7 @@ class Scores(Protocol):
 class ResponseScores:
     """Hidden states at the response positions together with the output head that turns them into logits.
 
-    hidden: [N, H], or already the logits [N, at least vocab_size] when `weight` is None.
+    hidden: [N, H], or already the logits [N, at least vocab_size] when `weight` is None (-inf: impossible).
     weight: [at least vocab_size, H] or None. bias: [at least vocab_size] or None. Any tensors of an autograd graph.
     vocab_size: size of the tokenizer; rows of the head beyond it are padding and take no probability.
     scale, soft_cap: logits = soft_cap * tanh(scale * raw / soft_cap), for model families that have them.
@@ -63,7 +64,7 @@ class ResponseScores:
         if out is None:
             out = hidden.new_empty(hidden.shape[0], self.vocab_size, dtype=wide(hidden.dtype))
         if self.weight is None:
-            out.copy_(hidden[:, vocab])
+            out.copy_(hidden[:, vocab]).clamp_(min=IMPOSSIBLE)
         else:
             head_product(hidden, self.weight[vocab], None if self.bias is None else self.bias[vocab], out)
         if self.scale != 1.0:
