@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# recipes/cpu_quickstart/run.sh [hard|easy ...]      SDPO against GRPO on the embedded task, from the same weights and seeds.
+# recipes/cpu_quickstart/run.sh [hard|easy|unseen ...] SDPO against GRPO on the embedded task, from the same weights and seeds.
 # Environment: RATES, SEEDS, SDPO_STEPS (GRPO gets four times as many), TEST_FREQ, OUT, JOBS (runs at a time),
 # EXTRA (overrides for every run).
 set -euo pipefail
@@ -19,14 +19,15 @@ run() { # setting algorithm rate seed
         sdpo) root=sdpo steps=$(steps_of "$setting") ;;
         grpo) root=baseline_grpo steps=$((4 * $(steps_of "$setting"))) ;;
     esac
-    $python -m sdpo.main_sdpo --config-name $root "model=tiny_$setting" "task=programs_$setting" \
+    $python -m sdpo.main_sdpo --config-name $root "model=tiny_$setting" "task=programs_$(task_of "$setting")" \
         "actor_rollout_ref.actor.optim.lr=$rate" "data.seed=$seed" "trainer.seed=$seed" \
         "trainer.total_training_steps=$steps" trainer.test_freq=${TEST_FREQ:-5} data.val_max_samples=100 \
         trainer.export_hf=false trainer.save_freq=0 \
         "trainer.default_local_dir=$out/$setting/$algorithm-lr$rate-seed$seed" ${EXTRA:-} > "$out/$setting/$algorithm-lr$rate-seed$seed.log" 2>&1
 }
-steps_of() { [ "$1" = hard ] && echo "${SDPO_STEPS:-40}" || echo $((${SDPO_STEPS:-40} / 2)); }
-export -f run steps_of
+steps_of() { [ "$1" = easy ] && echo $((${SDPO_STEPS:-40} / 2)) || echo "${SDPO_STEPS:-40}"; }
+task_of() { [ "$1" = easy ] && echo easy || echo hard; } # the problems of `unseen` are those of `hard`
+export -f run steps_of task_of
 export python out SDPO_STEPS TEST_FREQ EXTRA
 
 for setting in "${settings[@]}"; do

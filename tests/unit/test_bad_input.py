@@ -1,4 +1,4 @@
-"""What a person can get wrong ends in one line that names it and an exit code that is not 0, before a model is loaded."""
+"""What a person can get wrong ends in one line that names it and an exit code, before a model is loaded."""
 
 from __future__ import annotations
 

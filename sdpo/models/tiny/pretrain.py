@@ -101,8 +101,8 @@ def schedule(step: int, phase: Phase) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
 
 
-def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, mix: Mix, phase: Phase, seed: int) -> float:
-    """Trains the model in place; returns the mean loss of the last fifty steps."""
+def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, mix: Mix, phase: Phase, seed: int) -> None:
+    """Trains the model in place."""
     model.train()
     pairs = optimizers(model, phase)
     source = batches(tokenizer, Corpus(mix, seed), phase.batch)
@@ -120,7 +120,6 @@ def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, mix: Mix,
         if step % 50 == 49:
             recent = sum(losses[-50:]) / 50
             print(f"step {step + 1}/{phase.steps}  loss {recent:.4f}  {time.monotonic() - started:.0f} s", flush=True)
-    return sum(losses[-50:]) / len(losses[-50:])
 
 
 def first_phase(tokenizer: PreTrainedTokenizerFast, seed: int, folder: Path | None) -> LlamaForCausalLM:
@@ -141,7 +140,7 @@ def first_phase(tokenizer: PreTrainedTokenizerFast, seed: int, folder: Path | No
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", choices=sorted(SECOND_PHASE), default="hard")
+    parser.add_argument("--setting", choices=("hard", "easy", "unseen"), default="hard", help="unseen: phase one alone")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--first", type=Path, help="folder that keeps the first phase, which the settings share")
     parser.add_argument("--seed", type=int, default=0)
@@ -152,20 +151,21 @@ def main(arguments: list[str] | None = None) -> None:
     tokenizer = save_tokenizer(options.out)
     started = time.monotonic()
     model = first_phase(tokenizer, options.seed, options.first)
-    mix = SECOND_PHASE[options.setting]
-    loss = train(model, tokenizer, mix, SECOND, options.seed + SECOND_SEED)
-    round_to_bfloat16(model)
+    phases = [(FIRST_PHASE, FIRST)]
+    if options.setting in SECOND_PHASE:
+        phases.append((SECOND_PHASE[options.setting], SECOND))
+        train(model, tokenizer, *phases[1], options.seed + SECOND_SEED)
+        round_to_bfloat16(model)
     save_model(model, options.out)
     record: dict[str, Any] = {
         "setting": options.setting,
         "seed": options.seed,
         "phases": [
             {"mix": dataclasses.asdict(mix), "phase": dataclasses.asdict(phase)}
-            for mix, phase in ((FIRST_PHASE, FIRST), (mix, SECOND))
+            for mix, phase in phases
         ],
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
-        "final_loss": round(loss, 5),
         "seconds": round(time.monotonic() - started),
         "torch": torch.__version__,
     }

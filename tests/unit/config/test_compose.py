@@ -54,7 +54,7 @@ def test_the_baseline_differs_from_sdpo_only_in_the_algorithm_and_the_name_of_th
 def test_every_model_composes_with_another_task(model):
     config = compose([f"model={model}", "task=sciknoweval"])
     assert config.vars["task"] == "sciknoweval-chemistry"
-    assert config.data.train_files == ["datasets/sciknoweval/chemistry/train.json"]
+    assert config.data.train_files == ["datasets/sciknoweval/chemistry/train.parquet"]
 
 
 @pytest.mark.parametrize("task", tree.choices("task", [tree.YAML_FOLDER]))
@@ -63,11 +63,11 @@ def test_every_task_composes(task):
 
 
 def test_a_task_reads_its_data_from_the_folder_that_vars_or_the_environment_name(monkeypatch):
-    assert compose(["task=gsm8k"]).data.train_files == ["datasets/gsm8k/train.jsonl"]
+    assert compose(["task=gsm8k"]).data.train_files == ["datasets/gsm8k/train.parquet"]
     monkeypatch.setenv("SDPO_DATA_DIR", "/data")
-    assert compose(["task=gsm8k"]).data.val_files == ["/data/gsm8k/test.jsonl"]
+    assert compose(["task=gsm8k"]).data.val_files == ["/data/gsm8k/test.parquet"]
     files = compose(["task=sciknoweval", "vars.subject=physics", "vars.data_dir=/d"]).data.train_files
-    assert files == ["/d/sciknoweval/physics/train.json"]
+    assert files == ["/d/sciknoweval/physics/train.parquet"]
 
 
 def test_yaml_files_hold_only_what_differs_from_the_schema_and_only_keys_of_it():

@@ -55,7 +55,7 @@ def test_all_that_pre_training_shows_is_words_and_never_bytes(tokenizer):
         text = corpus.draw()
         for part in (text.user, text.answer):
             tokens = tokenizer.convert_ids_to_tokens(ids(tokenizer, part))
-            letters = [token for token in tokens if len(token) == 1 and token.isascii() and token.isalpha() and token != "x"]
+            letters = [t for t in tokens if len(t) == 1 and t.isascii() and t.isalpha() and t != "x"]
             assert set(letters) <= {"f"}, (letters, part)
 
 
