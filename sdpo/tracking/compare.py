@@ -78,14 +78,16 @@ def load_curve(folder: Path) -> Curve:
 
 
 def summarize(curves: list[Curve]) -> list[Summary]:
-    """One row per algorithm; the learning rate with the highest median final accuracy over its seeds is its best."""
+    """One row per algorithm. Its best learning rate is the one with the highest final accuracy on the first seed: the
+    grid is run on that seed alone."""
     rows = []
     for algorithm in sorted({c.algorithm for c in curves}, reverse=True):
         by_rate: dict[float, list[Curve]] = {}
         for curve in curves:
             if curve.algorithm == algorithm:
                 by_rate.setdefault(curve.learning_rate, []).append(curve)
-        finals = {rate: median(c.final for c in group) for rate, group in by_rate.items()}
+        first = min(c.seed for group in by_rate.values() for c in group)
+        finals = {rate: c.final for rate, group in by_rate.items() for c in group if c.seed == first}
         rate = max(finals, key=lambda r: finals[r])
         rows.append(_summary(algorithm, rate, sorted(by_rate[rate], key=lambda c: c.seed), finals))
     return rows
