@@ -12,7 +12,7 @@ from sdpo.errors import ConfigError, problem
 
 log = logging.getLogger(__name__)
 
-BUILTIN_MODELS = ("builtin://tiny/hard", "builtin://tiny/easy")
+BUILTIN_MODELS = ("builtin://tiny/hard", "builtin://tiny/easy", "builtin://tiny/unseen")
 BUILTIN_DATA = tuple(f"builtin://programs/{split}/{part}" for split in ("hard", "easy") for part in ("train", "test"))
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _FIRST_BYTES = 4096

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from sdpo.config.files import BUILTIN_MODELS
 from sdpo.config.schema import ModelConfig
 from sdpo.errors import ModelError
-from sdpo.models.load import load_causal_lm, load_tokenizer, resolve_model_path
+from sdpo.models.load import WEIGHTS, load_causal_lm, load_tokenizer, resolve_model_path
 
 
 def test_builtin_models_are_folders_of_the_package():
     assert resolve_model_path("builtin://tiny/hard").endswith("sdpo/models/tiny/weights/hard")
     with pytest.raises(ModelError, match="builtin://tiny/hard"):
         resolve_model_path("builtin://tiny/enormous")
+
+
+def test_the_configuration_knows_every_model_that_ships():
+    assert sorted(BUILTIN_MODELS) == sorted(f"builtin://tiny/{folder.name}" for folder in WEIGHTS.iterdir())
 
 
 @pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "~/nowhere-at-all"])
