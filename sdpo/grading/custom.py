@@ -26,10 +26,11 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     if not file.is_file():
         raise ConfigError(problem(f"{FIELD}.path", path, "a Python file"))
     spec = importlib.util.spec_from_file_location("sdpo_custom_reward", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        # Not through the loader: its bytecode cache takes a file edited within a second for the old one.
+        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     except (ImportError, SyntaxError, NameError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(f"{FIELD}.path: {path} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
