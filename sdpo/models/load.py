@@ -59,6 +59,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -75,7 +76,7 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
             trust_remote_code=config.trust_remote_code,
             attn_implementation=config.attn_implementation,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError, AssertionError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
         ) from error

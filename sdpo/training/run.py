@@ -39,6 +39,11 @@ def train(config: Config) -> int:
             "to start over, set trainer.resume_mode=disable or another trainer.experiment_name."
         )
         return 0
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = problem("trainer.default_local_dir", str(run_dir), "a folder that can be written", error.strerror)
+        raise ConfigError(text) from error
     with RunLog(run_dir, config, resume_step=state.step if resume else None) as log:
         log.note(
             f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, "

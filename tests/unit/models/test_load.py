@@ -39,3 +39,14 @@ def test_a_folder_without_a_model_is_a_model_error(tmp_path):
 
     with pytest.raises(ModelError, match="causal language model"):
         load_causal_lm(ModelConfig(path=str(tmp_path)), torch.float32)
+
+
+def test_damaged_weights_are_a_model_error(tmp_path):
+    import shutil
+
+    import torch
+
+    shutil.copytree(resolve_model_path("builtin://tiny/hard"), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ModelError, match="causal language model"):
+        load_causal_lm(ModelConfig(path=str(tmp_path / "model")), torch.float32)

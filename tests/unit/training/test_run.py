@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sdpo.config.compose import compose
-from sdpo.errors import CheckpointError
+from sdpo.errors import CheckpointError, ConfigError
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.run import find_resume, optimizer_steps, train
@@ -53,3 +53,9 @@ def test_the_schedule_counts_every_optimizer_step():
     config = _config("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
     config.actor_rollout_ref.actor.ppo_epochs = 2
     assert optimizer_steps(config, 10) == 10 * 4 * 2
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="default_local_dir"):
+        train(_config(f"trainer.default_local_dir={tmp_path}/file/run"))
