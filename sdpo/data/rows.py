@@ -106,6 +106,12 @@ def _message(value: Any, where: str, from_table: bool) -> dict[str, Any]:
     elif "content" not in message:
         raise DataError(f"{where}: content: missing")
     message["content"] = _content(message.get("content", ""), where)
+    try:
+        message["content"].encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: content: half of a surrogate pair at character {error.start}; no tokenizer takes it"
+        ) from error
     return message
 
 

@@ -96,3 +96,9 @@ def test_unreadable_checkpoint(refusal, tmp_path):
     folder.mkdir()
     line = refusal("trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder}")
     assert "step_7" in line and "unfinished" in line
+
+
+def test_text_that_is_not_unicode(refusal, tmp_path):
+    path = _file(tmp_path, ROW | {"prompt": "2+2? \ud83d"})
+    line = refusal("model=tiny_hard", f"data.train_files=[{path}]")
+    assert "row 1" in line and "surrogate" in line
