@@ -1,7 +1,7 @@
-"""Runs a folder of attack programs (tests/fixtures/attacks/README.md) against the code grader and says which were
+"""Runs folders of attack programs (tests/fixtures/attacks/README.md) against the code grader and says which were
 stopped.
 
-python attack_lab.py FOLDER [--level L3|L3-|L2|L1]      prints one JSON object: level, report, results
+python attack_lab.py FOLDER ... [--level L3|L3-|L2|L1]      prints one JSON object: level, report, results
 """
 
 from __future__ import annotations
@@ -179,13 +179,13 @@ def options_for(level: str) -> SandboxOptions:
     return SandboxOptions(ceiling=level, allow_unsafe=level == "L0")
 
 
-def run(folder: Path, level: str) -> dict:
+def run(folders: list[Path], level: str) -> dict:
     with tempfile.TemporaryDirectory(prefix="attack-lab-") as host, Sandbox(options_for(level)) as sandbox:
         lab = Lab(Path(host))
         lab.prepare()
         grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        paths = sorted(folder.glob("*.py"))
+        paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
         with ThreadPoolExecutor(4) as threads:
             outcomes = list(threads.map(lambda path: problems(grader, lab, path), paths))
         results = {path.stem: found for path, (found, _) in zip(paths, outcomes, strict=True)}
@@ -200,10 +200,10 @@ def run(folder: Path, level: str) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--level", default="L3")
     options = parser.parse_args()
-    print(json.dumps(run(options.folder, options.level)))
+    print(json.dumps(run(options.folders, options.level)))
 
 
 if __name__ == "__main__":

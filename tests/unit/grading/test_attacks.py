@@ -16,6 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ATTACKS = HERE.parents[1] / "fixtures" / "attacks"
+FOLDERS = [str(ATTACKS), str(ATTACKS.with_name("more_attacks"))]
 # Condition -> level that the sandbox has to find by itself.
 MACHINES = {
     "root": ("", "L3"),
@@ -45,9 +46,7 @@ def run_lab(conditions: str, *options: str) -> dict:
         sys.executable,
         str(HERE / "attack_lab.py"),
     ]
-    result = subprocess.run(
-        [*command, str(ATTACKS), *options], capture_output=True, text=True, timeout=240, check=False
-    )
+    result = subprocess.run([*command, *FOLDERS, *options], capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     return json.loads(result.stdout)
 
@@ -69,7 +68,7 @@ def test_every_attack_is_stopped(name, capsys):
     show(capsys, name, outcome)
     assert outcome["level"] == level, outcome["report"]
     assert {attack: found for attack, found in outcome["results"].items() if found} == {}
-    assert len(outcome["results"]) == len(list(ATTACKS.glob("*.py")))
+    assert len(outcome["results"]) == sum(len(list(Path(folder).glob("*.py"))) for folder in FOLDERS)
 
 
 def test_every_attack_is_stopped_without_root(capsys):
@@ -77,7 +76,7 @@ def test_every_attack_is_stopped_without_root(capsys):
     if os.geteuid() == 0:
         pytest.skip("covered by the table")
     result = subprocess.run(
-        [sys.executable, str(HERE / "attack_lab.py"), str(ATTACKS)],
+        [sys.executable, str(HERE / "attack_lab.py"), *FOLDERS],
         capture_output=True,
         text=True,
         timeout=240,
