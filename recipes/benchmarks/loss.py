@@ -222,10 +222,13 @@ def draw(result: dict, file: Path) -> None:
         x, last = [p for p, _ in points], points[-1][1]
         axis.plot(x, [r["seconds"] for _, r in points], "o-", color="#1f6f8b", label="time")
         axis.plot([0, x[-1]], [0, last["seconds"]], ":", color="grey", label="proportional")
-        axis.set(xlabel=name, ylabel="seconds", xlim=0, ylim=0)
+        axis.set(xlabel=name, ylabel="seconds", xlim=0)
         right = axis.twinx()
         right.plot(x, [r["peak_extra_mib"] for _, r in points], "s--", color="#c8553d", label="peak extra memory")
-        right.set(ylabel="MiB", ylim=0)
+        right.set(ylabel="MiB")
+        axis.set_xticks(x, [f"{p:,}" for p in x], rotation=30)
+        for one in (axis, right):
+            one.set_ylim(0, 1.35 * one.dataLim.y1)  # room for the legend
         handles = [line for one in (axis, right) for line in one.get_legend_handles_labels()[0]]
         axis.legend(handles=handles, loc="upper left", frameon=False, fontsize=8)
     figure.savefig(file, dpi=120)
