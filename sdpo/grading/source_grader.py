@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ from .result import ungraded
 from .sandbox.outcome import SandboxFault
 
 KEPT_GRADES = 4096
+SUMMARY_EVERY = 64  # grades
+logger = logging.getLogger(__name__)
 GRADER_FAULTS = (SandboxFault, AlgebraFault, CustomFault, JudgeFault)
 UNSAFE = "unsafe sandbox"  # flag of every grade made without isolation
 
@@ -99,7 +102,16 @@ class SourceGrader:
         with self._lock:
             self._counts[str(result.status)] += 1
             self._busy_seconds += result.seconds
+            batch_is_full = sum(self._counts.values()) % SUMMARY_EVERY == 0
+        if batch_is_full:
+            self.log_summaries()
         return result
+
+    def log_summaries(self) -> None:
+        """One line for each remote service: attempts, retries, recovered and failed since the last line."""
+        for part in (self.runner.value, *(grader.value for grader in self._graders.values())):
+            if hasattr(part, "summary"):
+                logger.info(part.summary())
 
     def _unsafe(self) -> bool:
         report = getattr(self.runner.value, "report", None)
@@ -127,6 +139,7 @@ class SourceGrader:
         return values
 
     def close(self) -> None:
+        self.log_summaries()
         for closer in self._closers:
             closer()
 

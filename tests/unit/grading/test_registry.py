@@ -210,6 +210,21 @@ def test_the_report_of_the_sandbox_is_available_for_the_run_s_metadata(grader):
     assert set(report["self_test"].values()) == {"stopped"}
 
 
+def test_a_remote_service_is_summed_up_in_the_log_once_per_batch(monkeypatch, caplog):
+    class Remote(Broken):
+        def summary(self):
+            return f"remote: {self.calls} attempts"
+
+    runner = Remote()
+    grader = broken_grader(monkeypatch, runner)
+    with caplog.at_level("INFO", "sdpo.grading"):
+        for number in range(70):
+            grader.grade_or_status(prompt("code", ADD), RIGHT + "#" * number, False)
+        assert caplog.text.count("remote: 64 attempts") == 1
+        grader.close()
+    assert "remote: 70 attempts" in caplog.text
+
+
 def test_work_that_is_under_way_is_waited_for_and_a_failure_is_passed_on():
     once: Once[int] = Once(2)
     started, calls = threading.Event(), []
