@@ -154,8 +154,8 @@ class ChildRun:
             return None
 
     def ask(self, question: Any, cap: int, cpu_s: float | None = None) -> Any:
-        """Sends a frame and waits for the answer, under a deadline of its own."""
-        self._drain("channel")
+        """Sends a frame and waits for the answer, under a deadline of its own. Bytes that follow the last answer end
+        the run; such bytes still on their way would only be a wrong answer to this question."""
         if self.inbox:
             self.end(GradeStatus.RUNTIME_ERROR, "the program wrote to the result channel")
             return None

@@ -20,6 +20,7 @@ from typing import Any
 
 MAX_DEPTH = 100
 LENGTH = struct.Struct("<I")
+READ_SIZE = 1 << 16
 MAX_COLLIDING = 64  # distinct keys of one set or dict with the same hash
 
 
@@ -231,18 +232,29 @@ def write_frame(fd: int, message: Any) -> None:
         data = data[os.write(fd, data) :]
 
 
-def read_frame(fd: int) -> Any:
-    """Blocking; for the inside. EOFError when the other side is gone."""
-    (length,) = LENGTH.unpack(read_exactly(fd, 4))
-    return unpack(read_exactly(fd, length))
+class FrameReader:
+    """Blocking; for the inside. Reads as much as there is, because every system call of a run counts."""
 
+    def __init__(self, fd: int, cap: int = 1 << 31) -> None:
+        self.fd = fd
+        self.cap = cap
+        self._data = b""
 
-def read_exactly(fd: int, count: int) -> bytes:
-    parts = []
-    while count:
-        part = os.read(fd, min(count, 1 << 20))
+    def read(self) -> Any:
+        """The next frame's content. EOFError when the other side is gone, FrameError for a frame above `cap` bytes."""
+        while len(self._data) < 4:
+            self._fill(READ_SIZE)
+        (length,) = LENGTH.unpack_from(self._data)
+        if length > self.cap:
+            raise FrameError("a message over the size limit")
+        end = 4 + length
+        while len(self._data) < end:
+            self._fill(max(READ_SIZE, end - len(self._data)))
+        body, self._data = self._data[4:end], self._data[end:]
+        return unpack(body)
+
+    def _fill(self, size: int) -> None:
+        part = os.read(self.fd, size)
         if not part:
             raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        self._data += part

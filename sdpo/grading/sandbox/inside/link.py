@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from .frames import LENGTH, FrameError, read_exactly, unpack, write_frame
+from .frames import FrameError, FrameReader, write_frame
 
 FRAME_CAP = 8 << 20  # bytes of one message
 
@@ -17,6 +17,7 @@ class Link:
 
     def __init__(self, fd: int, serve_one: Callable[[dict], dict]) -> None:
         self.fd = fd
+        self.reader = FrameReader(fd, FRAME_CAP)
         self.serve_one = serve_one
 
     def ask(self, question: dict) -> dict:
@@ -38,10 +39,7 @@ class Link:
         write_frame(self.fd, {**self.serve_one(question), "re": question.get("id")})
 
     def _read(self) -> dict:
-        (length,) = LENGTH.unpack(read_exactly(self.fd, 4))
-        if length > FRAME_CAP:
-            raise FrameError("a message over the size limit")
-        frame = unpack(read_exactly(self.fd, length))
+        frame = self.reader.read()
         if not isinstance(frame, dict):
             raise FrameError("not a message")
         return frame

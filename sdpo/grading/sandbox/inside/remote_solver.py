@@ -60,7 +60,6 @@ class SolverSide:
             result = args[0](*args[1:], **keywords)
         else:
             result = OPERATIONS[operation](*args)
-        stage.flush()
         answer: dict[str, Any] = {"ok": self.encode(result)}
         changed = [[i, self.encode(arg)] for i, arg in enumerate(args) if isinstance(arg, MUTABLE)]
         changed = [[i, data] for i, data in changed if data != raw[i]]

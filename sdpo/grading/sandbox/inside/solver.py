@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import faults, stage
-from .frames import decode, encode, read_frame, write_frame
+from .frames import FrameReader, decode, encode, write_frame
 
 
 def run() -> None:
@@ -34,9 +34,10 @@ def load(source: str, module: types.ModuleType) -> dict[str, Any]:
 
 def answer_calls(module: types.ModuleType) -> None:
     """One request frame, one answer frame, until the other side hangs up."""
+    reader = FrameReader(stage.CHANNEL)
     while True:
         try:
-            question = read_frame(stage.CHANNEL)
+            question = reader.read()
         except (EOFError, OSError):
             stage.finish(0)
         write_frame(stage.CHANNEL, answer(module, question))
@@ -49,7 +50,6 @@ class MissingName(Exception):
 def answer(module: types.ModuleType, question: dict) -> dict[str, Any]:
     try:
         value = find(module, question["name"])(*[decode(item) for item in question["args"]])
-        stage.flush()
         return {"value": encode(value)}
     except MissingName as error:
         return {"missing": str(error)}
