@@ -4,7 +4,6 @@ interpreter's)."""
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import marshal
@@ -31,8 +30,9 @@ NUMPY_PARTS = (
 PYC_HEADER = 16
 
 
-class MemoryFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Module name -> (marshalled code, whether it is a package)."""
+class MemoryFinder:
+    """Finder and loader: module name -> (marshalled code, whether it is a package). No base class: importlib.abc
+    would bring twenty modules into every run."""
 
     def __init__(self, modules: dict[str, tuple[bytes, bool]]) -> None:
         self.modules = modules
@@ -41,6 +41,9 @@ class MemoryFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name not in self.modules:
             return None
         return importlib.util.spec_from_loader(name, self, origin="memory", is_package=self.modules[name][1])
+
+    def create_module(self, spec: object) -> None:
+        """The ordinary kind of module."""
 
     def exec_module(self, module: object) -> None:
         code, _ = self.modules[module.__name__]  # type: ignore[attr-defined]

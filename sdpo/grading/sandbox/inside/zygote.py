@@ -32,7 +32,7 @@ abc array ast base64 binascii bisect builtins calendar cmath codecs collections 
 dataclasses datetime decimal enum errno fractions functools gc heapq importlib inspect io itertools json
 keyword linecache locale math numbers operator os pprint queue random re reprlib resource select signal socket
 stat statistics string struct sys textwrap threading time timeit token tokenize traceback types typing unicodedata
-unittest.mock unittest warnings weakref zlib
+unittest warnings weakref zlib
 """
 STANDARD_MODULES = _MODULES.split()
 MAINS = (program.run, solver.run, remote_solver.run, judge.run)  # in the order of plan.KINDS
