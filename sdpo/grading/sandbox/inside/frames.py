@@ -212,16 +212,25 @@ def refuse_colliding(keys: list) -> None:
         raise FrameError("colliding keys")
 
 
+# Made once: json.dumps() and loads() set an encoder and a decoder up anew, which is most of the time of a small frame.
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder().scan_once
+
+
 def pack(message: Any) -> bytes:
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = _to_json(message).encode()
     return LENGTH.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> Any:
     """Parses one frame body. Raises FrameError."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
+        text = body.decode()
+        content, end = _from_json(text, 0)
+        if end != len(text):
+            raise ValueError("something follows the content")
+        return content
+    except (ValueError, RecursionError, StopIteration) as error:
         raise FrameError(f"{type(error).__name__} in a frame") from None
 
 
