@@ -22,6 +22,7 @@ from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights import shared_memory
 from sdpo.workers import actor_state
 from sdpo.workers.schedule import build_scheduler
+from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
 
 
 @dataclass
@@ -31,6 +32,7 @@ class RankShare:
     chunks: list[Chunk]
     tokens: int
     sequences: int
+    traced: frozenset[RowKey] = frozenset()  # rows for tokens.jsonl
 
 
 def split_over_ranks(mini_batches: list[MiniBatch], config: ActorConfig, world_size: int) -> list[list[RankShare]]:
@@ -43,6 +45,9 @@ def split_over_ranks(mini_batches: list[MiniBatch], config: ActorConfig, world_s
         plan = plan_micro_batches(batch.rows, world_size, budget, rows_each)
         for rank, chunks in enumerate(plan):
             shares[rank].append(RankShare(chunks, batch.tokens, batch.sequences))
+    if mini_batches:
+        first = shares[0][0]
+        first.traced = traced_rows(mini_batches[0].rows, [row for c in first.chunks if not c.filler for row in c.rows])
     return shares
 
 
@@ -54,7 +59,13 @@ class Actor:
         self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
         actor = config.actor_rollout_ref.actor
         self.algorithm = build_algorithm(config, None)
-        self.vocab_size = len(load_tokenizer(config.actor_rollout_ref.model))
+        tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+        self.vocab_size = len(tokenizer)
+        self.token_log = None
+        if config.trainer.log_samples:
+            self.token_log = TokenLog(
+                config.trainer.default_local_dir, tokenizer, config.actor_rollout_ref.rollout.temperature
+            )
         self.student = self._build_module()
         self.teacher = None
         if self.algorithm.needs_teacher:
@@ -120,6 +131,8 @@ class Actor:
         if self.teacher is not None and micro.teacher is not None:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
         scores = self.student.scores(micro.student.to(self.device))
+        if self.token_log and teacher_scores is not None and share.traced and not micro.filler:
+            self.token_log.write(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
         output = self.algorithm.loss(scores, teacher_scores, batch)

@@ -1,0 +1,84 @@
+"""tokens.jsonl: what teacher and student thought of each sampled token, for a few responses of every update.
+
+The numbers come from the scores that the loss is computed from, so they cost two products with the head for a few rows
+and no forward pass. A line belongs to the line of samples.jsonl with the same policy version, uid and index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdpo.algorithms.policy import loss_temperature
+from sdpo.algorithms.scores import Scores
+from sdpo.records import TrainRow
+
+TOKENS_FILE = "tokens.jsonl"
+MAX_TOKENS = 2048  # of one response
+_CHUNK = 64  # tokens whose logits exist at once
+_PER_GROUP, _ROWS = 2, 8
+
+RowKey = tuple[str, int]  # prompt uid, index in the group
+
+
+def traced_rows(rows: Sequence[TrainRow], available: Sequence[TrainRow]) -> frozenset[RowKey]:
+    """Which rows of a step to write: two of each of the first groups, eight at most, of those in `available`.
+
+    The first groups, because samples.jsonl holds those.
+    """
+    here = {(row.prompt_uid, row.sample_index) for row in available}
+    chosen: dict[str, list[RowKey]] = {}
+    for row in rows:
+        key = row.prompt_uid, row.sample_index
+        found = chosen.setdefault(row.prompt_uid, [])
+        if row.teacher_prompt_ids is not None and key in here and len(found) < _PER_GROUP:
+            found.append(key)
+    return frozenset([key for found in chosen.values() for key in found][:_ROWS])
+
+
+class TokenLog:
+    """Appends to tokens.jsonl in `run_dir`, where that folder exists; a run's first update starts the file afresh."""
+
+    def __init__(self, run_dir: Path | str, tokenizer: Any, temperature: float) -> None:
+        self._path = Path(run_dir) / TOKENS_FILE
+        self._tokenizer, self._temperature = tokenizer, loss_temperature(temperature)
+        self._started = False
+
+    def write(
+        self, version: int, rows: Sequence[TrainRow], chosen: frozenset[RowKey], student: Scores, teacher: Scores
+    ) -> None:
+        """`student` and `teacher` score the response tokens of `rows`, flat in row order; `version` sampled them."""
+        if not self._path.parent.is_dir():
+            return
+        lines, start = [], 0
+        for row in rows:
+            ids = row.response_ids[:MAX_TOKENS]
+            if (row.prompt_uid, row.sample_index) in chosen:
+                record = {
+                    "policy_version": version,
+                    "uid": row.prompt_uid,
+                    "index": row.sample_index,
+                    "tokens": [self._tokenizer.decode([token]) for token in ids],
+                    "student": self._log_probs(student, ids, start),
+                    "teacher": self._log_probs(teacher, ids, start),
+                }
+                lines.append(json.dumps(record, ensure_ascii=True) + "\n")
+            start += len(row.response_ids)
+        with self._path.open("a" if version or self._started else "w", encoding="ascii") as file:
+            file.write("".join(lines))
+        self._started = True
+
+    @torch.no_grad()
+    def _log_probs(self, scores: Scores, ids: Sequence[int], start: int) -> list[float]:
+        """Natural logs at the rollout temperature, of the sampled tokens."""
+        found: list[float] = []
+        for first in range(0, len(ids), _CHUNK):
+            piece = ids[first : first + _CHUNK]
+            logits = scores.logits(slice(start + first, start + first + len(piece))).div_(self._temperature)
+            columns = torch.tensor(piece, device=logits.device)[:, None]
+            found += logits.log_softmax(-1).gather(-1, columns)[:, 0].tolist()
+        return [round(value, 4) for value in found]

@@ -1,0 +1,77 @@
+"""tokens.jsonl: the numbers of the forward passes that the update makes, for a few rows that samples.jsonl has too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdpo.models.load import load_causal_lm
+from sdpo.records import TrainRow
+from sdpo.workers.actor import Actor, split_over_ranks
+from sdpo.workers.token_log import TOKENS_FILE, traced_rows
+
+
+def _update(config, *batches) -> None:
+    actor = Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    for batch in batches:
+        actor.update(split_over_ranks([batch], config.actor_rollout_ref.actor, 1)[0])
+
+
+def _lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / TOKENS_FILE).read_text().splitlines()]
+
+
+def _direct(config, prompt: list[int], response: list[int]) -> list[float]:
+    lm = load_causal_lm(config.actor_rollout_ref.model, torch.float32).eval()
+    with torch.no_grad():
+        logits = lm(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+    logits = logits / config.actor_rollout_ref.rollout.temperature
+    return [float(row.log_softmax(-1)[token]) for row, token in zip(logits, response, strict=True)]
+
+
+@pytest.mark.parametrize("rows_each", [1, None])
+def test_the_numbers_are_those_of_a_plain_forward_pass(actor_config, mini_batch, tmp_path, rows_each):
+    actor_config.trainer.default_local_dir = str(tmp_path)
+    actor_config.actor_rollout_ref.rollout.temperature = 0.7
+    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = rows_each
+    _update(actor_config, mini_batch)
+    rows = {(row.prompt_uid, row.sample_index): row for row in mini_batch.rows}
+    lines = _lines(tmp_path)
+    assert 0 < len(lines) <= 8 and {line["policy_version"] for line in lines} == {0}
+    for line in lines:
+        row = rows[line["uid"], line["index"]]
+        assert len(line["tokens"]) == len(row.response_ids)
+        assert line["student"] == pytest.approx(_direct(actor_config, row.prompt_ids, row.response_ids), abs=2e-3)
+        teacher = _direct(actor_config, row.teacher_prompt_ids, row.response_ids)
+        assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
+
+
+def test_the_lines_of_an_update_carry_the_version_that_sampled_and_a_new_run_starts_the_file_afresh(
+    actor_config, mini_batch, tmp_path
+):
+    actor_config.trainer.default_local_dir = str(tmp_path)
+    _update(actor_config, mini_batch, mini_batch)
+    assert sorted({line["policy_version"] for line in _lines(tmp_path)}) == [0, 1]
+    _update(actor_config, mini_batch)
+    assert {line["policy_version"] for line in _lines(tmp_path)} == {0}
+
+
+def test_without_a_teacher_or_with_no_samples_wanted_nothing_is_written(actor_config, mini_batch, tmp_path):
+    actor_config.trainer.default_local_dir = str(tmp_path)
+    actor_config.trainer.log_samples = 0
+    _update(actor_config, mini_batch)
+    actor_config.trainer.log_samples = 64
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    for i, row in enumerate(mini_batch.rows):
+        row.advantage, row.teacher_prompt_ids = (-1.0) ** i, None
+    _update(actor_config, mini_batch)
+    assert not (tmp_path / TOKENS_FILE).exists()
+
+
+def test_two_rows_of_each_of_the_first_groups_are_chosen_and_only_such_with_a_teacher_here():
+    rows = [TrainRow(f"p{g}", i, [1], [2], [1] if i != 1 else None) for g in range(9) for i in range(4)]
+    assert traced_rows(rows, rows) == {(f"p{g}", i) for g in range(4) for i in (0, 2)}
+    assert traced_rows(rows, rows[:4]) == {("p0", 0), ("p0", 2)}
