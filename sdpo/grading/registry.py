@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Patterns of `data_source` -> grader; the first match wins.
 KINDS: tuple[tuple[str, str], ...] = (
-    ("programs", "programs"),
+    ("programs*", "programs"),
     ("gsm8k*", "math"),
     ("math*", "math"),
     ("aime*", "math"),
