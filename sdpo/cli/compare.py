@@ -1,41 +1,125 @@
-"""`python -m sdpo.cli.compare RUN_DIR... --out FOLDER`: table, figure and JSON of runs on the same task.
+"""`python -m sdpo.cli.compare --out FOLDER [OVERRIDES...]`: SDPO against GRPO, or any two configurations.
 
-With `--best` instead of `--out`: the learning rate with the highest final accuracy, for scripts."""
+Starts the runs (the same overrides for every arm and seed), stops each when its budget is spent, and writes
+results.json, table.md, figures and index.html. With --from-runs it only reads: run folders, or
+wandb:ENTITY/PROJECT/RUN_ID.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from sdpo.errors import SdpoError
-from sdpo.tracking.compare import as_json, figure, load_curve, summarize, table
+from sdpo.errors import ConfigError, SdpoError
+from sdpo.tracking.comparison.curves import Budget, load_curve
+from sdpo.tracking.comparison.figures import write_figures
+from sdpo.tracking.comparison.launch import Arm, Plan, run_all
+from sdpo.tracking.comparison.summary import TARGETS, Comparison, compare
+from sdpo.tracking.comparison.tables import comparison_page, markdown
+from sdpo.tracking.jsonl import write_atomically
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sdpo.cli.compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders (trainer.default_local_dir)")
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--out", type=Path, help="folder for results.json, table.md and accuracy.png")
-    wanted.add_argument("--best", action="store_true", help="print the best learning rate of one algorithm's runs")
-    parser.add_argument("--title", default="Held-out accuracy")
-    options = parser.parse_args(argv)
     try:
-        curves = [load_curve(folder) for folder in options.runs]
+        options = _parse(argv)
+        sources = options.from_runs or run_all(_plan(options))
+        curves = [load_curve(source, options.source) for source in sources]
+        budget = Budget(options.seconds, options.samples)
+        write(compare(curves, budget, options.targets, options.title, _about(options)), options.out)
     except SdpoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    rows = summarize(curves)
-    if options.best:
-        print(f"{rows[0].learning_rate:g}")
-        return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps(as_json(curves, rows), indent=1) + "\n")
-    (options.out / "table.md").write_text(table(rows))
-    figure(curves, rows, options.title, options.out / "accuracy.png")
-    print(table(rows), end="")
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the runs that are missing", file=sys.stderr)
+        return 130
     return 0
+
+
+def write(comparison: Comparison, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "results.json", json.dumps(comparison.as_json(), indent=1) + "\n")
+    write_atomically(out / "table.md", markdown(comparison))
+    write_atomically(out / "index.html", comparison_page(comparison))
+    write_figures(comparison, out)
+    print(markdown(comparison))
+    print(out / "index.html")
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sdpo.cli.compare", description=__doc__, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*", help="settings of every run, as for sdpo.main_sdpo")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the results")
+    parser.add_argument("--from-runs", nargs="+", metavar="RUN", help="compare these instead of running any")
+    parser.add_argument("--seconds", type=float, help="budget: training seconds, without start-up and validation")
+    parser.add_argument("--samples", type=int, help="budget: responses sampled")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        dest="arms",
+        metavar="ROOT[:KEY=VALUE,...]",
+        help="a root configuration with overrides of its own; give one for each arm (default: sdpo and baseline_grpo)",
+    )
+    parser.add_argument("--seeds", type=_list(int), default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--rates", type=_list(_rate), default=[], metavar="5e-4,1e-3", help="tried on the first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once; more than 1 spoils the clock")
+    parser.add_argument("--source", help="data source whose accuracy counts; the others are retention")
+    parser.add_argument("--targets", type=_list(float), default=list(TARGETS), metavar="0.5,0.8", help="to reach")
+    parser.add_argument("--title", default="Held-out accuracy")
+    options = parser.parse_intermixed_args(argv)
+    options.arms = options.arms or ["sdpo", "baseline_grpo"]
+    if not options.from_runs and options.seconds is None and options.samples is None and not _has_steps(options):
+        raise ConfigError("a comparison needs an end: --seconds, --samples, or trainer.total_training_steps=N")
+    return options
+
+
+def _list(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Values separated by commas."""
+
+    def parse(text: str) -> list[Any]:
+        return [kind(part) for part in text.split(",")]
+
+    parse.__name__ = f"list of {kind.__name__.removeprefix('_')}"  # argparse shows it
+    return parse
+
+
+def _rate(text: str) -> str:
+    """A learning rate as written; ValueError when it is no number."""
+    float(text)
+    return text
+
+
+def _has_steps(options: argparse.Namespace) -> bool:
+    return any("total_training_steps=" in text for text in [*options.overrides, *options.arms])
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    return Plan(
+        arms=[Arm.parse(text) for text in options.arms],
+        overrides=options.overrides,
+        seeds=options.seeds,
+        rates=options.rates,
+        budget=Budget(options.seconds, options.samples),
+        out=options.out,
+        source=options.source,
+        jobs=options.jobs,
+    )
+
+
+def _about(options: argparse.Namespace) -> dict[str, str]:
+    if options.from_runs:
+        return {"read from": ", ".join(str(run) for run in options.from_runs)}
+    return {
+        "settings": " ".join(options.overrides),
+        "arms": " ".join(options.arms),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "runs at once": str(options.jobs),
+    }
 
 
 if __name__ == "__main__":

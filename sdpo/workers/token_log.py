@@ -81,4 +81,4 @@ class TokenLog:
             logits = scores.logits(slice(start + first, start + first + len(piece))).div_(self._temperature)
             columns = torch.tensor(piece, device=logits.device)[:, None]
             found += logits.log_softmax(-1).gather(-1, columns)[:, 0].tolist()
-        return [round(value, 4) for value in found]
+        return [round(value, 4) + 0.0 for value in found]  # no -0.0

@@ -1,0 +1,1 @@
+"""Runs on the same task side by side: started, measured within equal budgets, drawn."""

@@ -1,0 +1,152 @@
+"""One run as the comparison sees it: held-out accuracy against training seconds and against samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdpo.errors import DataError
+from sdpo.tracking.history import RunHistory
+
+_BY_SOURCE = re.compile(r"^val/(.+)/avg@(\d+)$")
+PHASES = ("rollout", "update", "sync")  # of a training step; validation and checkpoints are not training
+SERIES = {"response_length": "train/response_length", "entropy": "actor/entropy"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One validation. `seconds` of training, without start-up, validation and checkpoints; `samples` drawn so far."""
+
+    step: int
+    seconds: float
+    samples: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every run may spend; None: no limit of that kind."""
+
+    seconds: float | None = None
+    samples: int | None = None
+
+    def holds(self, point: Point) -> bool:
+        in_time = self.seconds is None or point.seconds <= self.seconds
+        return in_time and (self.samples is None or point.samples <= self.samples)
+
+    def spent(self, point: Point) -> bool:
+        """Whether everything that is limited has been used up."""
+        enough_time = self.seconds is None or point.seconds >= self.seconds
+        return enough_time and (self.samples is None or point.samples >= self.samples)
+
+
+UNLIMITED = Budget()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run. `retention`: held-out accuracy on other data sources, by source: (step, value)."""
+
+    run: str
+    label: str  # runs with the same label are compared as one, over learning rates and seeds
+    learning_rate: float
+    seed: int
+    metric: str
+    points: list[Point]
+    retention: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    phase_seconds: dict[str, float] = field(default_factory=dict)  # mean of a step
+    series: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    def within(self, budget: Budget) -> list[Point]:
+        """The validations inside the budget; the one before training always is."""
+        return [p for i, p in enumerate(self.points) if i == 0 or budget.holds(p)]
+
+    def best(self, budget: Budget) -> float:
+        return max(p.accuracy for p in self.within(budget))
+
+    def last(self, budget: Budget) -> float:
+        return self.within(budget)[-1].accuracy
+
+    def reach(self, target: float) -> Point | None:
+        """The first validation at or above `target`."""
+        return next((p for p in self.points if p.accuracy >= target), None)
+
+    def until(self, series: list[tuple[int, float]], budget: Budget) -> float | None:
+        """The newest value of a series at or before the last step inside the budget."""
+        end = self.within(budget)[-1].step
+        values = [value for step, value in series if step <= end]
+        return values[-1] if values else None
+
+
+def load_curve(source: Path | str, data_source: str | None = None) -> Curve:
+    """Reads a run folder, or `wandb:ENTITY/PROJECT/RUN_ID`. See `curve_of`."""
+    if str(source).startswith("wandb:"):
+        from sdpo.tracking.comparison.wandb_runs import load_history
+
+        return curve_of(load_history(str(source).removeprefix("wandb:")), data_source)
+    return curve_of(RunHistory.load(source), data_source)
+
+
+def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
+    """Accuracy is `val/avg@n`; with `data_source` that of this source alone, and the other sources are retention.
+
+    Raises DataError for a run without two validations.
+    """
+    name, others = _metrics(history, data_source)
+    if name is None or len(history.series(name)) < 2:
+        wanted = f" on {data_source}" if data_source else ""
+        raise DataError(f"{history.run_dir}: no held-out accuracy{wanted} at two steps or more; nothing to compare")
+    config = history.config
+    trained = [row for row in history.rows if row["step"] > 0]
+    return Curve(
+        run=history.run_dir.name,
+        label=config.get("trainer", {}).get("group_name") or history.summary().algorithm,
+        learning_rate=float(config["actor_rollout_ref"]["actor"]["optim"]["lr"]),
+        seed=int(config["data"]["seed"]),
+        metric=name,
+        points=list(_points(history, name)),
+        retention={source: history.series(metric) for source, metric in others.items()},
+        phase_seconds=_phase_seconds(trained),
+        series={key: history.series(metric) for key, metric in SERIES.items()},
+    )
+
+
+def _metrics(history: RunHistory, data_source: str | None) -> tuple[str | None, dict[str, str]]:
+    """The measured metric, and the metric of every other data source."""
+    if data_source is None:
+        return history.validation_name, {}
+    found: dict[str, tuple[int, str]] = {}
+    for name in history.names():
+        if match := _BY_SOURCE.match(name):
+            found[match[1]] = max(found.get(match[1], (0, "")), (int(match[2]), name))
+    names = {source: name for source, (_, name) in found.items()}
+    return names.pop(data_source, None), names
+
+
+def _points(history: RunHistory, name: str) -> Iterator[Point]:
+    overhead, samples, elapsed = 0.0, 0, 0.0
+    for row in history.rows:
+        overhead += (row.get("timing/validate_s") or 0.0) + (row.get("timing/checkpoint_s") or 0.0)
+        samples, elapsed = int(row.get("train/samples") or samples), row.get("timing/elapsed_s") or elapsed
+        if row["step"] == 0:
+            overhead = elapsed  # start-up and the first validation are the same for all
+        if row.get(name) is not None:
+            yield Point(row["step"], max(0.0, elapsed - overhead), samples, row[name])
+
+
+def _phase_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over the training steps; `other` is what a step took beyond its phases, validation and checkpoint."""
+    if not rows:
+        return {}
+    means = {phase: _mean(row.get(f"timing/{phase}_s") for row in rows) for phase in PHASES}
+    aside = _mean((row.get("timing/validate_s") or 0) + (row.get("timing/checkpoint_s") or 0) for row in rows)
+    whole = _mean(row.get("timing/step_s") for row in rows)
+    return means | {"other": max(0.0, whole - aside - sum(means.values()))}
+
+
+def _mean(values: Any) -> float:
+    numbers = [value or 0.0 for value in values]
+    return sum(numbers) / len(numbers)

@@ -1,0 +1,160 @@
+"""Runs for a comparison: the same overrides and seeds for every arm, each to the end of its budget.
+
+A run is an ordinary `python -m sdpo.main_sdpo`. With a budget it is interrupted at the first validation that has used
+it up. A folder that has spent its budget, or has finished, is not run again: a broken-off comparison goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sdpo.errors import DataError, SdpoError
+from sdpo.tracking.comparison.curves import UNLIMITED, Budget, load_curve
+from sdpo.tracking.comparison.summary import best_rate
+from sdpo.tracking.history import METRICS_FILE, RunHistory
+
+POLL_S = 0.5
+STOP_S = 60.0  # from the interrupt to the end of the process
+ENDLESS = 1_000_000  # steps, where the budget ends the run
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One algorithm: a root configuration and overrides of its own, written `ROOT` or `ROOT:KEY=VALUE,KEY=VALUE`."""
+
+    root: str
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        root, _, rest = text.partition(":")
+        return cls(root, tuple(part for part in rest.split(",") if part))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. `source`: the data source whose accuracy counts; None: all of the held-out set."""
+
+    arms: Sequence[Arm]
+    overrides: Sequence[str]
+    seeds: Sequence[int]
+    rates: Sequence[str]  # learning rates, as written; none: the configuration's
+    budget: Budget
+    out: Path
+    source: str | None = None
+    jobs: int = 1
+    say: Callable[[str], None] = field(default=print)
+
+
+def run_all(plan: Plan) -> list[Path]:
+    """Every rate on the first seed, then the best rate of each arm on the others. Returns the run folders.
+
+    Raises SdpoError with the end of the log of the first run that failed.
+    """
+    first, *others = plan.seeds
+    rates = plan.rates or [""]
+    folders = _run_batch(plan, [(arm, rate, first) for rate in rates for arm in plan.arms])
+    best = dict.fromkeys(plan.arms, rates[0])
+    if len(rates) > 1:
+        for arm in plan.arms:
+            curves = [load_curve(_folder(plan, arm, rate, first), plan.source) for rate in rates]
+            rate, _ = best_rate(curves, plan.budget)
+            best[arm] = next(text for text in rates if float(text) == rate)
+    return folders + _run_batch(plan, [(arm, best[arm], seed) for seed in others for arm in plan.arms])
+
+
+def _run_batch(plan: Plan, runs: Iterable[tuple[Arm, str, int]]) -> list[Path]:
+    with ThreadPoolExecutor(plan.jobs) as threads:
+        return list(threads.map(lambda run: _run(plan, *run), runs))
+
+
+def _folder(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
+    alike = sum(other.root == arm.root for other in plan.arms) > 1
+    name = f"{arm.root}{plan.arms.index(arm) + 1 if alike else ''}"
+    return plan.out / "runs" / f"{name}{f'-lr{rate}' if rate else ''}-seed{seed}"
+
+
+def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
+    folder = _folder(plan, arm, rate, seed)
+    if _spent(folder, plan):
+        plan.say(f"{folder.name}: there already")
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with (folder.parent / f"{folder.name}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command(plan, arm, rate, seed, folder), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            stopped = _watch(process, folder, plan)
+        finally:
+            _end(process)
+    if not stopped and process.returncode:
+        end = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise SdpoError(f"{folder.name} ended with exit code {process.returncode}: {' '.join(end)} (see {log.name})")
+    plan.say(f"{folder.name}: {time.monotonic() - started:.0f} s in all")
+    return folder
+
+
+def command(plan: Plan, arm: Arm, rate: str, seed: int, folder: Path) -> list[str]:
+    """The run's command line. What the user and the arm set comes last, except for seed, rate and folder."""
+    alike = sum(other.root == arm.root for other in plan.arms) > 1
+    return [
+        sys.executable, "-m", "sdpo.main_sdpo", "--config-name", arm.root,
+        "trainer.save_freq=0", "trainer.export_hf=false",
+        *([f"trainer.total_training_steps={ENDLESS}"] if plan.budget != UNLIMITED else []),
+        *([f"trainer.group_name={folder.name.partition('-')[0]}"] if alike else []),
+        *plan.overrides, *arm.overrides,
+        *([f"actor_rollout_ref.actor.optim.lr={rate}"] if rate else []),
+        f"data.seed={seed}", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}",
+    ]  # fmt: skip
+
+
+def _watch(process: subprocess.Popen, folder: Path, plan: Plan) -> bool:
+    """Waits for the end, or for the budget, and then interrupts; True when it did."""
+    size = -1
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        newest = _size(folder / METRICS_FILE)
+        if newest == size or plan.budget == UNLIMITED:
+            continue
+        size = newest
+        if _spent(folder, plan):
+            process.send_signal(signal.SIGINT)
+            return True
+    return False
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Waits for the process to end; kills its whole group when it does not, or when this process is interrupted."""
+    try:
+        process.wait(STOP_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _spent(folder: Path, plan: Plan) -> bool:
+    if not (folder / METRICS_FILE).exists():
+        return False
+    if RunHistory.load(folder).state.get("status") == "finished":
+        return True
+    try:
+        points = load_curve(folder, plan.source).points
+    except (DataError, KeyError):
+        return False  # not yet two validations
+    return plan.budget != UNLIMITED and plan.budget.spent(points[-1])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

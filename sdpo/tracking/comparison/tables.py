@@ -1,0 +1,155 @@
+"""The comparison in Markdown and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from sdpo.tracking.charts import Line, clock, line_chart, stacked_bars
+from sdpo.tracking.comparison.curves import PHASES, Curve
+from sdpo.tracking.comparison.figures import mean_points
+from sdpo.tracking.comparison.summary import Comparison, Reached, Summary
+from sdpo.tracking.history import duration
+from sdpo.tracking.page import page
+
+Row = list[str]
+
+
+def tables(comparison: Comparison) -> list[tuple[str, Row, list[Row]]]:
+    """(title, heading, rows) of each table; what the Markdown and the page show."""
+    seconds, samples = comparison.budget.seconds or 0.0, comparison.budget.samples or 0
+    wanted = [f"{target:g}" for target in comparison.targets]
+    accuracy = [
+        [
+            row.label,
+            f"{row.learning_rate:g}",
+            str(len(row.seeds)),
+            str(row.start),
+            *(str(value) for value in (row.best_in_time, row.last_in_time, row.best_in_samples, row.last_in_samples)),
+            str(row.final),
+        ]
+        for row in comparison.rows
+    ]
+    reach = [[row.label, *(text for name in wanted for text in _reached(row, name))] for row in comparison.rows]
+    cost = [
+        [
+            row.label,
+            *(f"{row.phase_seconds.get(phase, 0.0):.2f}" for phase in (*PHASES, "other")),
+            f"{sum(row.phase_seconds.values()):.2f}",
+            f"{row.seconds.mean:.0f}",
+            f"{row.samples.mean:,.0f}",
+        ]
+        for row in comparison.rows
+    ]
+    return [
+        (
+            f"Held-out accuracy ({comparison.metric}), mean ± standard error over seeds; "
+            f"budgets: {seconds:.0f} s of training, {samples:,} samples",
+            ["", "lr", "seeds", "start", "best in time", "last in time", "best in samples", "last in samples", "final"],
+            accuracy,
+        ),
+        (
+            "Time to a target: median over seeds, in brackets how many seeds reached it",
+            ["", *(f"{kind} to {name}" for name in wanted for kind in ("seconds", "samples"))],
+            reach,
+        ),
+        (
+            "Cost: seconds of one step by phase; seconds and samples of a whole run",
+            ["", *PHASES, "other", "step", "run, s", "run, samples"],
+            cost,
+        ),
+        ("What else changed: first step or validation → last in time", *_changes(comparison.rows)),
+        (
+            "Last accuracy in time by learning rate, first seed",
+            ["", "lr: accuracy"],
+            [[row.label, ", ".join(f"{r}: {v:.2f}" for r, v in row.last_by_learning_rate.items())]
+             for row in comparison.rows],
+        ),
+    ]  # fmt: skip
+
+
+def markdown(comparison: Comparison) -> str:
+    parts = []
+    for title, heading, rows in tables(comparison):
+        lines = [heading, ["---"] * len(heading), *rows]
+        parts.append(f"{title}:\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
+    return "\n".join(parts)
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The page: tables and curves, everything inline."""
+    parts = [f"<header><h1>{escape(comparison.title)}</h1></header>"]
+    about = "".join(
+        f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in comparison.about.items()
+    )
+    for title, heading, rows in tables(comparison):
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        parts.append(
+            f"<h2>{escape(title.partition(':')[0].partition(';')[0])}</h2><p>{escape(title)}</p>"
+            f'<div class="card"><table class="plain"><tr>{head}</tr>{body}</table></div>'
+        )
+    parts.insert(2, f'<div class="charts">{"".join(_charts(comparison))}</div>')
+    if about:
+        parts.append(f'<h2>How it was measured</h2><p></p><div class="card"><table>{about}</table></div>')
+    return page(comparison.title, "\n".join(parts))
+
+
+def _charts(comparison: Comparison) -> list[str]:
+    chosen = {row.label: comparison.chosen(row) for row in comparison.rows}
+
+    def means(x: Callable) -> list[Line]:
+        return [
+            Line(label, [(x(p), p.accuracy) for p in mean_points(curves)], i % 6, markers=True)
+            for i, (label, curves) in enumerate(chosen.items())
+        ]
+
+    def seeds(values: Callable[[Curve], list[tuple[float, float]]]) -> list[Line]:
+        return [
+            Line(f"{label}, seed {curve.seed}", values(curve), i % 6)
+            for i, (label, curves) in enumerate(chosen.items())
+            for curve in curves
+        ]
+
+    charts = [
+        line_chart("Accuracy by training time", means(lambda p: p.seconds), "mean over seeds", (0, 1), "clock", clock),
+        line_chart("Accuracy by samples", means(lambda p: p.samples), "mean over seeds", (0, 1), "samples"),
+        line_chart("Accuracy of every seed", seeds(lambda c: [(p.step, p.accuracy) for p in c.points]), "", (0, 1)),
+        line_chart("Response length", seeds(lambda c: c.series.get("response_length", [])), "tokens"),
+        line_chart("Entropy", seeds(lambda c: c.series.get("entropy", [])), "nats per token"),
+    ]
+    for source in sorted({source for row in comparison.rows for source in row.retention}):
+        lines = seeds(lambda c, source=source: c.retention.get(source, []))
+        charts.append(line_chart(f"Retention: {source}", lines, "accuracy on other held-out problems", (0, 1)))
+    phases = [
+        Line(phase, [(i, row.phase_seconds.get(phase, 0.0)) for i, row in enumerate(comparison.rows)], n)
+        for n, phase in enumerate((*PHASES, "other"))
+    ]
+    names = ", ".join(f"{i}: {row.label}" for i, row in enumerate(comparison.rows))
+    return [chart for chart in [*charts, stacked_bars("Seconds of a step", phases, names)] if chart]
+
+
+def _reached(row: Summary, target: str) -> tuple[str, str]:
+    found: Reached = row.targets[target]
+    count = f" ({found.seeds}/{len(row.seeds)})"
+    if found.seconds is None or found.samples is None:
+        return "never" + count, "never" + count
+    return duration(found.seconds) + count, f"{found.samples:,.0f}{count}"
+
+
+def _changes(rows: list[Summary]) -> tuple[Row, list[Row]]:
+    sources = sorted({source for row in rows for source in row.retention})
+    heading = ["", "response length, tokens", "entropy, nats", *(f"accuracy on {source}" for source in sources)]
+    return heading, [
+        [
+            row.label,
+            _from_to(row.response_length, 1),
+            _from_to(row.entropy, 3),
+            *(_from_to(row.retention.get(source, [None, None]), 3) for source in sources),
+        ]
+        for row in rows
+    ]
+
+
+def _from_to(values: list[float | None], digits: int) -> str:
+    return " → ".join("–" if value is None else f"{value:.{digits}f}" for value in values)

@@ -1,0 +1,143 @@
+"""Comparison of runs at equal budgets, on numbers written by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sdpo.cli.compare import main
+from sdpo.errors import DataError
+from sdpo.tracking.comparison.curves import Budget, Point, load_curve
+from sdpo.tracking.comparison.summary import compare, estimate
+
+MODES = {"SDPO": "sdpo", "GRPO": "vanilla"}
+
+
+def _run(root: Path, algorithm: str, rate: float, seed: int, accuracies: list[float], known: bool = False) -> Path:
+    """Validations at steps 0, 10, 20, ...: 10 s of training and 80 samples each, 5 s of validation."""
+    folder = root / f"{algorithm}-{rate}-{seed}"
+    folder.mkdir(parents=True)
+    rows = []
+    for i, accuracy in enumerate(accuracies):
+        row = {
+            "step": 10 * i,
+            "time": 0.0,
+            "val/avg@4": accuracy,
+            "timing/elapsed_s": 7.0 + 15.0 * i,
+            "timing/validate_s": 5.0,
+        }
+        if known:
+            row |= {"val/task/avg@4": accuracy, "val/known/avg@4": 1.0 - 0.1 * i}
+        if i:
+            row |= {
+                "train/samples": 80 * i,
+                "timing/step_s": 15.0,
+                "timing/rollout_s": 6.0,
+                "timing/update_s": 3.0,
+                "train/response_length": 20.0 + i,
+            }
+        rows.append(row)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "data": {"seed": seed},
+        "actor_rollout_ref": {"actor": {"optim": {"lr": rate}, "policy_loss": {"loss_mode": MODES[algorithm]}}},
+    }
+    (folder / "resolved_config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def test_time_counts_training_only(tmp_path):
+    curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]))
+    assert curve.points == [Point(0, 0.0, 0, 0.1), Point(10, 10.0, 80, 0.6), Point(20, 20.0, 160, 0.9)]
+    assert curve.reach(0.5).seconds == 10.0 and curve.reach(0.8).samples == 160 and curve.reach(0.95) is None
+    assert curve.phase_seconds == {"rollout": 6.0, "update": 3.0, "sync": 0.0, "other": 1.0}  # 15 - 5 - 9
+
+
+def test_best_and_last_count_only_validations_inside_the_budget(tmp_path):
+    curve = load_curve(_run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.7, 0.6, 0.9]))
+    assert curve.best(Budget(seconds=20)) == 0.7 and curve.last(Budget(seconds=20)) == 0.6
+    assert curve.best(Budget(seconds=29.9)) == 0.7 and curve.best(Budget(seconds=30)) == 0.9
+    assert curve.last(Budget(samples=80)) == 0.7
+    assert curve.last(Budget(seconds=3)) == 0.1  # before training nothing is spent
+
+
+def test_an_open_budget_is_what_every_run_has_spent(tmp_path):
+    runs = [_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6]), _run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2, 0.3, 0.4])]
+    found = compare([load_curve(run) for run in runs])
+    assert (found.budget.seconds, found.budget.samples) == (10.0, 80)
+    sdpo, grpo = found.rows
+    assert (sdpo.label, sdpo.last_in_time.mean, grpo.last_in_time.mean, grpo.final.mean) == ("SDPO", 0.6, 0.2, 0.4)
+
+
+def test_the_standard_error_is_that_of_the_mean_over_seeds():
+    found = estimate([0.7, 0.8, 0.9])
+    assert found.mean == pytest.approx(0.8) and found.error == pytest.approx(0.1 / math.sqrt(3))
+    assert str(found) == "0.800 ± 0.058" and str(estimate([0.5])) == "0.500"
+
+
+def test_the_best_rate_is_chosen_on_the_first_seed_and_times_are_medians_over_all_seeds(tmp_path):
+    runs = [
+        _run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]),
+        _run(tmp_path, "SDPO", 1e-3, 1, [0.1, 0.4, 0.8]),
+        _run(tmp_path, "SDPO", 1e-3, 2, [0.1, 0.5, 0.7]),
+        _run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.9, 0.2]),
+        _run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.1, 0.6]),
+        _run(tmp_path, "GRPO", 1e-3, 1, [0.1, 0.1, 0.2]),
+    ]
+    sdpo, grpo = compare([load_curve(run) for run in runs]).rows
+    assert (sdpo.learning_rate, sdpo.seeds, sdpo.final.mean) == (1e-3, [0, 1, 2], pytest.approx(0.8))
+    assert sdpo.last_by_learning_rate == {"0.001": 0.9, "0.002": 0.2}
+    half, high = sdpo.targets["0.5"], sdpo.targets["0.8"]
+    assert (half.seconds, half.samples, half.seeds, high.seconds, high.seeds) == (10.0, 80, 3, 20.0, 2)
+    assert (grpo.targets["0.5"].seconds, grpo.targets["0.5"].seeds) == (None, 1)  # one of two is not most
+
+
+def test_with_a_data_source_the_others_are_what_is_retained(tmp_path):
+    run = _run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.5, 0.6], known=True)
+    curve = load_curve(run, "task")
+    assert curve.metric == "val/task/avg@4" and [p.accuracy for p in curve.points] == [0.1, 0.5, 0.6]
+    (row,) = compare([curve], Budget(seconds=10)).rows
+    assert row.retention == {"known": [1.0, pytest.approx(0.9)]}
+    assert row.response_length == [21.0, 21.0]
+
+
+class Balance(HTMLParser):
+    open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_run_folders_become_table_figures_page_and_json_without_a_run(tmp_path, capsys):
+    runs = [str(_run(tmp_path, a, 1e-3, s, [0.1, 0.3 + s, 0.7], True)) for a in MODES for s in (0, 1)]
+    out = tmp_path / "out"
+    assert main(["--from-runs", *runs, "--out", str(out), "--source", "task", "--title", "A <b> title"]) == 0
+    names = ["accuracy.png", "index.html", "results.json", "retention.png", "steps.png", "table.md"]
+    assert sorted(p.name for p in out.iterdir()) == names
+    assert "| SDPO | 0.001 | 2 |" in capsys.readouterr().out
+    assert json.loads((out / "results.json").read_text())["budget"] == {"seconds": 20.0, "samples": 160}
+    page = (out / "index.html").read_text()
+    Balance().feed(page)
+    assert "A &lt;b&gt; title" in page and "<b> title" not in page and "src=" not in page
+
+
+def test_a_run_without_validations_is_one_line_of_error(tmp_path, capsys):
+    run = _run(tmp_path, "GRPO", 1e-3, 0, [0.1])
+    with pytest.raises(DataError, match="held-out"):
+        load_curve(run)
+    assert main(["--from-runs", str(run), "--out", str(tmp_path / "out")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_comparison_without_an_end_is_refused(tmp_path, capsys):
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "--seconds" in capsys.readouterr().err

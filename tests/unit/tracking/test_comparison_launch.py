@@ -1,0 +1,99 @@
+"""The launcher: the same settings for every arm, an end at the budget, nothing run twice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdpo.errors import SdpoError
+from sdpo.tracking.comparison import launch
+from sdpo.tracking.comparison.curves import Budget, load_curve
+from sdpo.tracking.comparison.launch import Arm, Plan
+
+# Stands in for a training run: a validation of one second of training and ten samples every 50 ms, until interrupted.
+RUN = """
+import json, pathlib, sys, time, yaml
+given = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
+folder = pathlib.Path(given["trainer.default_local_dir"])
+rate, seed = float(given.get("actor_rollout_ref.actor.optim.lr", 1e-3)), int(given["data.seed"])
+if given.get("fail"):
+    sys.exit("no such luck")
+(folder / "resolved_config.yaml").write_text(yaml.safe_dump({
+    "data": {"seed": seed}, "trainer": {"group_name": given.get("trainer.group_name")},
+    "actor_rollout_ref": {"actor": {"optim": {"lr": rate}, "policy_loss": {"loss_mode": sys.argv[1]}}}}))
+with (folder / "metrics.jsonl").open("w") as file:
+    for step in range(int(given["trainer.total_training_steps"])):
+        row = {"step": step, "val/avg@4": min(1.0, step * rate), "timing/elapsed_s": float(step)}
+        row["train/samples"] = 10 * step
+        file.write(json.dumps(row) + "\\n")
+        file.flush()
+        time.sleep(0.05)
+(folder / "run.json").write_text('{"status": "finished"}')
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    real = launch.command
+
+    def command(plan: Plan, arm: Arm, *where) -> list[str]:
+        given = [a for a in real(plan, arm, *where) if "=" in a]
+        return [sys.executable, str(script), {"sdpo": "sdpo", "baseline_grpo": "vanilla"}[arm.root], *given]
+
+    monkeypatch.setattr(launch, "command", command)
+    monkeypatch.setattr(launch, "POLL_S", 0.02)
+
+    def make(budget: Budget, **changes) -> Plan:
+        arms = changes.pop("arms", (Arm("sdpo"), Arm("baseline_grpo")))
+        values = {"overrides": (), "seeds": (0, 1), "rates": (), "out": tmp_path, "say": lambda text: None} | changes
+        return Plan(arms=arms, budget=budget, **values)
+
+    return make
+
+
+def test_a_run_ends_at_the_first_validation_that_has_spent_the_budget(plan):
+    folders = launch.run_all(plan(Budget(seconds=3, samples=40), seeds=(0,)))
+    assert [f.name for f in folders] == ["sdpo-seed0", "baseline_grpo-seed0"]
+    for folder in folders:
+        end = load_curve(folder).points[-1]
+        assert end.samples >= 40 and end.seconds < 20
+
+
+def test_the_grid_runs_on_the_first_seed_and_the_best_rate_on_the_others(plan):
+    folders = launch.run_all(plan(Budget(seconds=2), rates=("1e-2", "1e-1")))
+    assert sorted(f.name for f in folders) == sorted(
+        f"{root}-lr{rate}-seed{seed}"
+        for root in ("sdpo", "baseline_grpo")
+        for rate, seed in (("1e-2", 0), ("1e-1", 0), ("1e-1", 1))
+    )
+
+
+def test_what_is_there_is_not_run_again(plan, tmp_path):
+    finished = plan(Budget(), overrides=("trainer.total_training_steps=2",))
+    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)]
+    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)] == first
+
+
+def test_arms_of_one_root_are_told_apart(plan):
+    arms = [Arm.parse("sdpo:alpha=0,x=1"), Arm.parse("sdpo")]
+    assert arms[0] == Arm("sdpo", ("alpha=0", "x=1"))
+    folders = launch.run_all(plan(Budget(), arms=arms, seeds=(0,), overrides=("trainer.total_training_steps=2",)))
+    assert [load_curve(f).label for f in folders] == ["sdpo1", "sdpo2"]
+
+
+def test_a_run_that_fails_is_an_error_with_its_last_words(plan):
+    with pytest.raises(SdpoError, match="exit code 1: no such luck"):
+        launch.run_all(plan(Budget(seconds=1), overrides=("fail=1",)))
+
+
+def test_the_command_line_gives_every_arm_the_same_settings_and_no_checkpoints(tmp_path):
+    plan = Plan((Arm("sdpo"), Arm("baseline_grpo", ("a=1",))), ("model=x",), (0,), (), Budget(seconds=1), tmp_path)
+    first, second = (launch.command(plan, arm, "5e-4", 3, Path("F")) for arm in plan.arms)
+    assert first[3:5] == ["--config-name", "sdpo"] and second[3:5] == ["--config-name", "baseline_grpo"]
+    assert [a for a in second[5:] if a != "a=1"] == first[5:]
+    for wanted in ("trainer.save_freq=0", "model=x", "actor_rollout_ref.actor.optim.lr=5e-4", "data.seed=3"):
+        assert wanted in first
