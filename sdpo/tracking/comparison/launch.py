@@ -60,6 +60,8 @@ def run_all(plan: Plan) -> list[Path]:
 
     Raises SdpoError with the end of the log of the first run that failed.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job; its children would ignore it as well
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     first, *others = plan.seeds
     rates = plan.rates or [""]
     folders = _run_batch(plan, [(arm, rate, first) for rate in rates for arm in plan.arms])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,17 @@ def test_a_run_ends_at_the_first_validation_that_has_spent_the_budget(plan):
     for folder in folders:
         end = load_curve(folder).points[-1]
         assert end.samples >= 40 and end.seconds < 20
+
+
+def test_a_run_started_by_a_background_job_can_be_interrupted(plan, monkeypatch):
+    monkeypatch.setattr(launch, "STOP_S", 5.0)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        started = time.monotonic()
+        launch.run_all(plan(Budget(seconds=2), seeds=(0,)))
+        assert time.monotonic() - started < 5
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_grid_runs_on_the_first_seed_and_the_best_rate_on_the_others(plan):
