@@ -24,15 +24,38 @@ def prepare(code: str, entry_point: str | None) -> bytes:
     statements = {
         node.lineno: text_of(node) for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_simple(node)
     }
+    used = frozenset(names) | {"candidate"}
+    exercises = any(not isinstance(node, DEFINITIONS) and names_in(node) & used for node in tree.body)
     rewritten = ast.fix_missing_locations(Rewriter().visit(tree))
     payload: dict[str, Any] = {
         "code": compile(rewritten, FILE, "exec", dont_inherit=True),
         "names": names,
         "entry_point": entry_point,
         "has_check": has_check,
+        "exercises": exercises,  # whether the file does something with the solution when it is merely run
+        "trusting": runs_what_it_is_given(tree),
         "statements": statements,
     }
     return marshal.dumps(payload)
+
+
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
+EVALUATORS = frozenset({"eval", "exec", "compile", "pickle", "cPickle", "dill", "marshal", "shelve", "joblib", "yaml"})
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def runs_what_it_is_given(tree: ast.Module) -> bool:
+    """Whether the tests may execute what the solution returns: it could then report their verdict for them."""
+    imported = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in [*node.names, ast.alias(getattr(node, "module", None) or "")]
+    }
+    return bool(EVALUATORS & (names_in(tree) | imported))
 
 
 def is_simple(node: ast.stmt) -> bool:

@@ -197,3 +197,68 @@ def test_tests_that_check_nothing_are_no_pass(code_grader):
 
     grade = code_grader.grade_source("def f(): return 1", read_tests({"type": "assert", "code": "x = 1"}), LIMITS)
     assert grade.status is GradeStatus.NO_TESTS
+
+
+SIDE = """
+import sys
+from fractions import Fraction
+def side():
+    frame = sys._getframe()
+    while frame:
+        found = frame.f_locals.get("self")
+        if type(found).__name__ == "SolverSide":
+            return found
+        frame = frame.f_back
+"""
+
+
+def test_a_solution_cannot_read_the_tests_through_a_value_it_brings_along(sandbox):
+    """A format string reads any attribute of what it formats: from a Fraction to its module, to every other one."""
+    source = SIDE + (
+        "def f(x):\n"
+        "    text = '{0.limit_denominator.__func__.__globals__[sys].modules[tests].check.__code__.co_consts}'\n"
+        "    mine = side()\n"
+        "    method = mine.link.ask({'op': 'getattr', 'args': [text, 'format']})\n"
+        "    number = method['ok']['ref'][0] if 'ok' in method else 0\n"
+        "    told = mine.link.ask({'op': 'call', 'args': [{'yours': number}, mine.encode(Fraction(1, 2))]})\n"
+        "    return str(told)[str(told).index('EXP-'):][:10]\n"
+    )
+    tests = "def check(candidate):\n    assert candidate(1) == 'EXP-123456'\n"
+    assert not passes(run(sandbox, source, tests, "f"))
+    given = "def check(candidate):\n    assert candidate(str) == 'EXP-123456'\n"
+    assert not passes(run(sandbox, source.replace("[text, 'format']", "[mine.encode(x), 'format']"), given, "f"))
+
+
+def test_a_solution_that_leaves_is_no_exception_that_the_tests_expect(sandbox):
+    tests = "import pytest\nfrom solution import f\ndef test():\n    with pytest.raises({}):\n        f()"
+    for expected in ("EOFError", "OSError", "Exception", "BaseException"):
+        assert not passes(run(sandbox, "import os\ndef f(): os._exit(0)", tests.format(expected)))
+    garbage = "import os\ndef f():\n    os.write(3, b'\\x02\\0\\0\\0{{')\n    return 1"
+    assert not passes(run(sandbox, garbage, tests.format("Exception")))
+
+
+def test_a_solution_cannot_name_memory_of_the_judge_to_numpy(sandbox):
+    source = "class A:\n    __array_interface__ = {'shape': (1,), 'typestr': '<i8', 'version': 3}\n"
+    source += "    def __init__(s, at): s.__array_interface__ = {**A.__array_interface__, 'data': (at, True)}\n"
+    source += "    def __getattr__(s, name): raise AttributeError(name)\ndef f(a): return A(id(f))"
+    outcome = run(sandbox, source, "import numpy as np\nassert np.array_equal(f(1), np.array([5]))")
+    (case,) = outcome.cases
+    assert case.status is not GradeStatus.OK
+    tests = "import numpy as np\nassert np.asarray(f(1)).dtype == object"
+    assert passes(run(sandbox, source, tests))
+
+
+def test_tests_that_run_what_the_solution_returns_are_marked_weak(sandbox):
+    assert run(sandbox, "def f(): return '1'", "assert eval(f()) == 1").weak
+    assert run(sandbox, "def f(): return b''", "import pickle\nassert f() == b''").weak
+
+
+def test_a_context_manager_that_swallows_a_failure_of_the_tests_is_marked_weak(sandbox):
+    source = "class C:\n    def __enter__(s): return s\n    def __exit__(s, kind, *rest): return True"
+    tests = "def helper(x):\n    if x != 5: raise AssertionError\ndef test():\n    with C():\n        helper(4)"
+    assert run(sandbox, source, tests).weak
+
+
+def test_tests_that_derive_from_a_class_of_the_solution_are_a_fault_of_the_row(sandbox):
+    outcome = run(sandbox, "class A: pass", "class B(A):\n    pass\nassert B()")
+    assert [case.status for case in outcome.cases] == [GradeStatus.INVALID_GOLD]

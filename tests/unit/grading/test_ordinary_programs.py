@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from program_files import read_programs
 
 from sdpo.grading.sandbox.limits import Limits
-from program_files import read_programs
 
 LIMITS = Limits(cpu_s=6.0, memory_mb=512)
 NEEDS_FILES = {"temporary file", "write and read a file", "listdir", "zoneinfo"}

@@ -21,6 +21,7 @@ from typing import Any
 MAX_DEPTH = 100
 LENGTH = struct.Struct("<I")
 READ_SIZE = 1 << 16
+NUMPY_KINDS = "biufcSU"  # of arrays that travel: numbers and texts
 MAX_COLLIDING = 64  # distinct keys of one set or dict with the same hash
 
 
@@ -126,9 +127,9 @@ def _encode_rare(value: Any, foreign: Callable[[Any], Any] | None, depth: int) -
 def _encode_numpy(value: Any, inner: Callable[[Any], Any]) -> Any:
     import numpy
 
-    if isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
+    if isinstance(value, numpy.generic) and value.dtype.kind in NUMPY_KINDS:
         return inner(value.item())
-    if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufcSU":
+    if isinstance(value, numpy.ndarray) and value.dtype.kind in NUMPY_KINDS:
         return {"n": [value.dtype.str, inner(value.tolist())]}
     return None
 

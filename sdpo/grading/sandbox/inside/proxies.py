@@ -8,182 +8,38 @@ operand over.
 from __future__ import annotations
 
 import builtins
-import sys
-import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .exports import OPERATIONS, PLAIN_BASES, Exports, error_base, is_value, kind_of, name_of
-from .frames import FrameError, decode, encode
-from .link import Link
+from .exports import PLAIN_BASES, error_base
+from .frames import NUMPY_KINDS, FrameError, decode
+from .test_tools import UnsupportedTests
 
-_OFFERED = "call getattr setattr len iter next getitem setitem bool str repr contains"
-OFFERED = frozenset(_OFFERED.split())
-GENERIC_NAMES = frozenset({"BaseException", "GeneratorExit"})
+if TYPE_CHECKING:
+    from .judge_side import JudgeSide
 
-
-def references(args: list, index: int) -> int:
-    """How many places hold an argument of a call to the solution."""
-    return sys.getrefcount(args[index])
+# Attributes that hand memory over by address: read by numpy, they would let the solution name any byte of the judge.
+MEMORY_PROTOCOLS = ("__array", "__cuda_array", "__dlpack")
 
 
-def _count_unseen() -> int:
-    """The same for an argument that only the call itself holds: nobody sees what becomes of it."""
-
-    def proxy(*args: Any) -> int:
-        return ask([proxy, *args])
-
-    def ask(args: list) -> int:
-        return references(args, 1)
-
-    return proxy([])
-
-
-UNSEEN = _count_unseen()
-
-
-class SolutionLoadError(Exception):
-    """The solution does not load. `fault` says why."""
-
-    def __init__(self, fault: dict) -> None:
-        super().__init__(str(fault.get("type")))
-        self.fault = fault
-
-
-INTROSPECTIVE = (
-    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType),
-    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType),
-)
-
-
-class JudgeSide:
-    def __init__(self, fd: int) -> None:
-        self.link = Link(fd, self.serve_one)
-        self.exports = Exports()
-        self.proxies: dict[int, Any] = {}
-        self.errors: dict[int, type[BaseException]] = {}
-        self.weak: list[str] = []
-        self.in_assert = False
-
-    def import_names(self, wanted: list[str]) -> dict[str, Any]:
-        answer = self.link.ask({"op": "names", "names": wanted})
-        if "load_error" in answer:
-            raise SolutionLoadError(answer["load_error"])
-        return {name: self.decode(answer["names"][name]) for name in wanted if name in answer["names"]}
-
-    def ask(self, operation: str, args: list, kwargs: dict | None = None) -> Any:
-        question: dict[str, Any] = {"op": operation, "args": [self.encode(a) for a in args]}
-        if kwargs:
-            question["kwargs"] = {name: self.encode(value) for name, value in kwargs.items()}
-        answer = self.link.ask(question)
-        if "changed" in answer:
-            self._copy_changes(args, answer["changed"])
-        if "exc" in answer:
-            error = self.error(answer["exc"])
-            if isinstance(error, StopIteration) and operation != "next":
-                raise RuntimeError("the function raised StopIteration") from None  # it would end the tests' own loops
-            raise error
-        return self.decode(answer["ok"])
-
-    def _copy_changes(self, args: list, changed: list) -> None:
-        """Arguments changed in place are changed here too. Inside one assert that reads the argument afterwards, the
-        test lets the program edit its own yardstick."""
-        for index, data in changed:
-            content = self.decode(data)
-            if self.in_assert and references(args, index) > UNSEEN:
-                self.weak.append("an argument was changed during the comparison")
-            target = args[index]
-            if type(content) is not type(target):
-                raise FrameError("an argument came back as another type")
-            if isinstance(target, (list, bytearray)):
-                target[:] = content
-            else:
-                target.clear()
-                target.update(content)
-
-    def error(self, data: Any) -> BaseException:
-        """The exception to raise here: an imported exception class of the solution, else the built-in base class."""
-        data = data if isinstance(data, dict) else {}
-        kind = self.errors.get(data.get("class", -1))
-        if kind is None:
-            kind = getattr(builtins, str(data.get("base")), RuntimeError)
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)) or kind.__name__ in GENERIC_NAMES:
-                kind = RuntimeError
-        try:
-            error = kind(str(data.get("message", ""))[:600])
-        except TypeError:  # e.g. UnicodeDecodeError wants five arguments
-            error = kind.__new__(kind)
-        error.solution_fault = data  # type: ignore[attr-defined]
-        return error
-
-    def encode(self, value: Any) -> Any:
-        return encode(value, self.refer)
-
-    def refer(self, value: Any) -> Any:
-        if type(value) is range:
-            return {"range": [value.start, value.stop, value.step]}
-        number = remote_number(value)
-        if number is not None:
-            return {"yours": number}
-        if is_value(value) or isinstance(value, PLAIN_BASES):
-            return None
-        if kind_of(value) == "object" and not isinstance(value, type(NotImplemented)):
-            self.weak.append("an object of the tests was handed over")
-        return {"ref": [self.exports.number(value), kind_of(value), name_of(value)]}
-
-    def decode(self, data: Any) -> Any:
-        return decode(data, numpy_array, self.resolve)
-
-    def resolve(self, tag: str, body: Any) -> Any:
-        if tag == "range":
-            return range(*map(int, body))
-        if tag == "yours":
-            return self.exports.objects[body]
-        if tag != "ref" or not isinstance(body, list) or not isinstance(body[0], int):
-            raise FrameError(f"unknown tag {tag!r:.20}")
-        if body[0] not in self.proxies:
-            self.proxies[body[0]] = self._make(*body)
-        return self.proxies[body[0]]
-
-    def _make(self, number: int, kind: str, name: str, extra: Any = None) -> Any:
-        if kind == "call":
-            return remote_function(self, number, str(name))
-        if kind == "error":
-            base = getattr(builtins, str(extra), Exception)
-            base = base if isinstance(base, type) and issubclass(base, BaseException) else Exception
-            self.errors[number] = type(str(name), (base,), {"_sdpo": (self, number)})
-            return self.errors[number]
-        if kind == "class":
-            return RemoteClass(str(name), (), {"_sdpo": (self, number)})
-        if extra is not None:
-            plain = decode(extra)
-            if type(plain) in PLAIN_SUBCLASSES:
-                return PLAIN_SUBCLASSES[type(plain)].attach(plain, self, number)
-        return RemoteObject(self, number)
-
-    def serve_one(self, question: dict) -> dict:
-        """What the solution may ask of the tests' objects: calls, public attributes, a few operators."""
-        try:
-            operation = question["op"]
-            args = [self.decode(item) for item in question["args"]]
-            if operation not in OFFERED:
-                raise TypeError(operation)
-            if operation in ("getattr", "setattr") and not is_public(args[0], args[1]):
-                raise AttributeError(str(args[1])[:100])
-            if operation == "call":
-                keywords = {str(k): self.decode(v) for k, v in question.get("kwargs", {}).items()}
-                return {"ok": self.encode(args[0](*args[1:], **keywords))}
-            return {"ok": self.encode(OPERATIONS[operation](*args))}
-        except FrameError:
-            raise
-        except Exception as error:  # the tests' own code; the solution sees the built-in class
-            return {"exc": {"base": error_base(type(error)), "message": str(error)[:300]}}
-
-
-def is_public(value: Any, name: Any) -> bool:
-    """Whether the solution may use an attribute of a test's object. Nothing that leads to frames, code or modules: the
-    expected values are there."""
-    return isinstance(name, str) and not name.startswith("_") and not isinstance(value, INTROSPECTIVE)
+def make_proxy(side: JudgeSide, number: int, kind: str, name: str, extra: Any = None) -> Any:
+    """What stands for object `number` of the solution. `extra`: a function's documentation, an exception's built-in
+    base, the plain content of a subclass of a built-in type."""
+    if kind == "call":
+        return remote_function(side, number, name, extra)
+    if kind == "coroutine":
+        return remote_coroutine(side, number)
+    if kind == "error":
+        base = getattr(builtins, str(extra), Exception)
+        base = base if isinstance(base, type) and issubclass(base, BaseException) else Exception
+        return type(name, (base,), {"_sdpo": (side, number)})
+    if kind == "class":
+        return RemoteClass(name, (), {"_sdpo": (side, number)})
+    if extra is not None:
+        plain = decode(extra)
+        if type(plain) in PLAIN_SUBCLASSES:
+            return PLAIN_SUBCLASSES[type(plain)].attach(plain, side, number)
+    return RemoteObject(side, number)
 
 
 def remote_number(value: Any) -> int | None:
@@ -197,13 +53,25 @@ def remote_number(value: Any) -> int | None:
     return reference[1] if reference else None
 
 
-def remote_function(side: JudgeSide, number: int, name: str) -> Callable[..., Any]:
+def remote_function(side: JudgeSide, number: int, name: str, documentation: Any) -> Callable[..., Any]:
     def proxy(*args: Any, **kwargs: Any) -> Any:
         return side.ask("call", [proxy, *args], kwargs)
 
     proxy.__name__ = proxy.__qualname__ = name
+    proxy.__doc__ = documentation if type(documentation) is str else None
     proxy._sdpo = (side, number)  # type: ignore[attr-defined]
     return proxy
+
+
+async def remote_coroutine(side: JudgeSide, number: int) -> Any:
+    """Runs there, in an event loop of its own, when the tests await it here."""
+    return side.ask("await", [RemoteObject(side, number)])
+
+
+def remote_attribute(value: Any, name: str) -> Any:
+    if name.startswith(MEMORY_PROTOCOLS):
+        raise AttributeError(name)
+    return _reference(value)[0].ask("getattr", [value, name])
 
 
 def _remote(name: str, weak: bool = False) -> Callable[..., Any]:
@@ -226,8 +94,8 @@ class RemoteObject:
     def __init__(self, side: JudgeSide, number: int) -> None:
         object.__setattr__(self, "_sdpo", (side, number))
 
-    def __getattr__(self, name: str) -> Any:
-        return _reference(self)[0].ask("getattr", [self, name])
+    __getattr__ = remote_attribute
+    __doc__ = property(lambda self: remote_attribute(self, "__doc__"))  # type: ignore[assignment]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _reference(self)[0].ask("call", [self, *args], kwargs)
@@ -244,9 +112,17 @@ class RemoteObject:
     def __ne__(self, other: object) -> bool:
         return not self == other
 
+    def __exit__(self, *error: Any) -> bool:
+        """The exception itself stays here: it may hold values of the tests. Only its class, name and text go over."""
+        side, _ = _reference(self)
+        swallowed = bool(side.ask("exit", [self, *described(error[1])]))
+        if swallowed and error[1] is not None:
+            side.weak.append("an exception of the tests was swallowed by the program")
+        return swallowed
+
 
 _QUIET = """
-len iter next bool str repr hash int float index getitem setitem delitem enter exit reversed round abs neg pos invert
+len iter next bool str repr hash int float index getitem setitem delitem enter reversed round abs neg pos invert
 setattr delattr
 """
 _DECIDING = "lt le gt ge contains add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift divmod"
@@ -272,11 +148,15 @@ for _name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", 
 class RemoteClass(type):
     """Classes of the solution: called to make objects, asked for attributes and instance checks."""
 
+    def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
+        if bases:
+            raise UnsupportedTests("the tests derive a class from one of the solution")
+        return super().__new__(mcs, name, bases, space)
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return _reference(cls)[0].ask("call", [cls, *args], kwargs)
 
-    def __getattr__(cls, name: str) -> Any:
-        return _reference(cls)[0].ask("getattr", [cls, name])
+    __getattr__ = remote_attribute
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _reference(cls)[0].ask("setattr", [cls, name, value])
@@ -297,6 +177,11 @@ class RemoteClass(type):
         return _reference(cls)[0].ask("getitem", [cls, key])
 
 
+def described(error: BaseException | None) -> tuple[str, str] | tuple[()]:
+    """(built-in class, text) of an exception for the solution's `__exit__`."""
+    return (error_base(type(error)), str(error)[:300]) if error is not None else ()
+
+
 def _plain_subclass(base: type) -> type:
     """A value of a subclass: compares as its plain content, and asks the other process only for extra attributes."""
 
@@ -305,10 +190,7 @@ def _plain_subclass(base: type) -> type:
         value._sdpo = (side, number)
         return value
 
-    def missing(self: Any, name: str) -> Any:
-        return _reference(self)[0].ask("getattr", [self, name])
-
-    kind = type(f"Remote_{base.__name__}", (base,), {"__getattr__": missing, "attach": staticmethod(attach)})
+    kind = type(f"Remote_{base.__name__}", (base,), {"__getattr__": remote_attribute, "attach": staticmethod(attach)})
     return kind
 
 
@@ -318,4 +200,6 @@ PLAIN_SUBCLASSES: dict[type, Any] = {base: _plain_subclass(base) for base in PLA
 def numpy_array(dtype: str, nested: Any) -> Any:
     import numpy
 
+    if numpy.dtype(dtype).kind not in NUMPY_KINDS:
+        raise FrameError("an array of objects")
     return numpy.array(nested, dtype=dtype)

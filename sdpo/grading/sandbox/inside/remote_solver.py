@@ -3,13 +3,13 @@ and the expected values are in another process."""
 
 from __future__ import annotations
 
-import sys
+import builtins
 import types
 from collections.abc import Callable
 from typing import Any
 
 from . import faults, stage
-from .exports import OPERATIONS, PLAIN_BASES, Exports, error_base, is_value, kind_of, name_of
+from .exports import OPERATIONS, PLAIN_BASES, Exports, built_in, error_base, is_value, kind_of, make_error, name_of
 from .frames import FrameError, decode, encode
 from .link import Link
 from .solver import load
@@ -78,9 +78,16 @@ class SolverSide:
             return {"yours": object.__getattribute__(value, "_number")}
         if is_value(value):
             return None
-        body = [self.exports.number(value), kind_of(value), name_of(value)]
-        if isinstance(value, type) and issubclass(value, BaseException):
+        if isinstance(value, type) and (name := built_in(value)) is not None:
+            return {"built-in": name}
+        kind = kind_of(value)
+        if kind == "call" and getattr(value, "__dict__", None):
+            kind = "object"  # a function with attributes: they are asked for one by one
+        body = [self.exports.number(value), kind, name_of(value)]
+        if kind == "error":
             body.append(error_base(value))
+        elif kind == "call" and type(documentation := value.__doc__) is str:
+            body.append(documentation[:2000])
         elif isinstance(value, PLAIN_BASES):
             body.append(encode(value))
         return {"ref": body}
@@ -93,6 +100,8 @@ class SolverSide:
             return self.exports.objects[body]
         if tag == "range":
             return range(*body)
+        if tag == "built-in":
+            return getattr(builtins, body)
         if tag == "ref":
             number, kind, name = body[:3]
             return judge_function(self, number, name) if kind == "call" else JudgeObject(self, number)
@@ -104,8 +113,7 @@ class SolverSide:
             question["kwargs"] = {name: self.encode(value) for name, value in kwargs.items()}
         answer = self.link.ask(question)
         if "exc" in answer:
-            kind = getattr(sys.modules["builtins"], str(answer["exc"].get("base")), RuntimeError)
-            raise kind(answer["exc"].get("message", ""))
+            raise make_error(answer["exc"].get("base"), answer["exc"].get("message", ""))
         return self.decode(answer["ok"])
 
     def describe_error(self, error: BaseException) -> dict:

@@ -3,12 +3,14 @@ mark.parametrize. The real one is not among a run's packages."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 import math
 import re
 import types
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -94,18 +96,82 @@ class Mark:
         return mark
 
 
+def collect(scope: dict[str, Any]) -> Iterator[Callable[[], None]]:
+    """Every test that a test file defines, ready to be called: functions, methods of classes named Test..., unittest
+    cases."""
+    for name, value in list(scope.items()):
+        if getattr(value, "__module__", None) != scope["__name__"]:
+            continue
+        if isinstance(value, types.FunctionType) and name.startswith("test"):
+            yield from each_call(value, scope)
+        elif isinstance(value, type) and issubclass(value, unittest.TestCase):
+            for method in unittest.defaultTestLoader.getTestCaseNames(value):
+                yield functools.partial(run_case, value, method)
+        elif isinstance(value, type) and name.startswith("Test"):
+            for method, function in list(vars(value).items()):
+                if method.startswith("test") and isinstance(function, types.FunctionType):
+                    yield from each_call(function, scope, value)
+
+
+def each_call(function: types.FunctionType, scope: dict[str, Any], kind: type | None = None) -> Iterator[Any]:
+    """One call per parametrization; of a method on a fresh object of its class."""
+    for arguments in parametrizations(function, scope, skip=kind is not None):
+        yield functools.partial(run_test, function, arguments, kind)
+
+
+def run_test(function: Callable[..., Any], arguments: Callable[[], tuple[Any, ...]], kind: type | None) -> None:
+    if kind is None:
+        return finish(function(*arguments()))
+    holder = kind()
+    getattr(holder, "setup_method", getattr(holder, "setUp", no_setup))()
+    try:
+        finish(function(holder, *arguments()))
+    finally:
+        getattr(holder, "teardown_method", getattr(holder, "tearDown", no_setup))()
+
+
+def no_setup() -> None:
+    """Where a test class has none."""
+
+
+def run_case(kind: type[unittest.TestCase], method: str) -> None:
+    case = kind(method)
+    kind.setUpClass()
+    try:
+        case.setUp()
+        try:
+            finish(getattr(case, method)())
+        finally:
+            case.tearDown()
+    finally:
+        case.doCleanups()
+        kind.tearDownClass()
+
+
+def finish(result: Any) -> None:
+    """Runs the coroutine of an `async def` test: without that it would pass unseen."""
+    if isinstance(result, types.CoroutineType):
+        importlib.import_module("asyncio").run(result)
+
+
 def split_names(names: Any) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def parametrizations(function: types.FunctionType, scope: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The argument lists to call a test function with; parameters without a mark are fixtures of the same file."""
+def parametrizations(
+    function: types.FunctionType, scope: dict[str, Any], skip: bool
+) -> Iterator[Callable[[], tuple[Any, ...]]]:
+    """Makers of the argument lists to call a test function with; parameters without a mark are fixtures of the same
+    file. `skip`: the first parameter is `self`."""
     code = function.__code__
-    wanted = code.co_varnames[: code.co_argcount]
+    wanted = code.co_varnames[skip : code.co_argcount]
     names = getattr(function, "sdpo_names", [])
+
+    def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(given[name] if name in given else fixture_value(name, scope) for name in wanted)
+
     for rows in itertools.product(*getattr(function, "sdpo_rows", [])):
-        given = dict(zip(names, itertools.chain(*rows), strict=True))
-        yield tuple(given[name] if name in given else fixture_value(name, scope) for name in wanted)
+        yield functools.partial(arguments, dict(zip(names, itertools.chain(*rows), strict=True)))
 
 
 def fixture_value(name: str, scope: dict[str, Any]) -> Any:
