@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,7 @@ class Plan:
     source: str | None = None
     jobs: int = 1
     say: Callable[[str], None] = field(default=print)
+    stop: threading.Event = field(default_factory=threading.Event)  # set: running ones are interrupted
 
 
 def run_all(plan: Plan) -> list[Path]:
@@ -60,8 +62,9 @@ def run_all(plan: Plan) -> list[Path]:
 
     Raises SdpoError with the end of the log of the first run that failed.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job; its children would ignore it as well
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A background job ignores SIGINT, and its children would as well; a killed launcher must not leave runs behind.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     first, *others = plan.seeds
     rates = plan.rates or [""]
     folders = _run_batch(plan, [(arm, rate, first) for rate in rates for arm in plan.arms])
@@ -76,7 +79,12 @@ def run_all(plan: Plan) -> list[Path]:
 
 def _run_batch(plan: Plan, runs: Iterable[tuple[Arm, str, int]]) -> list[Path]:
     with ThreadPoolExecutor(plan.jobs) as threads:
-        return list(threads.map(lambda run: _run(plan, *run), runs))
+        try:
+            return list(threads.map(lambda run: _run(plan, *run), runs))
+        except BaseException:
+            plan.stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _folder(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
@@ -126,6 +134,9 @@ def _watch(process: subprocess.Popen, folder: Path, plan: Plan) -> bool:
     size = -1
     while process.poll() is None:
         time.sleep(POLL_S)
+        if plan.stop.is_set():
+            process.send_signal(signal.SIGINT)
+            return True
         newest = _size(folder / METRICS_FILE)
         if newest == size or plan.budget == UNLIMITED:
             continue
@@ -137,10 +148,10 @@ def _watch(process: subprocess.Popen, folder: Path, plan: Plan) -> bool:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Waits for the process to end; kills its whole group when it does not, or when this process is interrupted."""
+    """Waits for the process to end; kills its whole group when it does not."""
     try:
         process.wait(STOP_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
