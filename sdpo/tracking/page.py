@@ -90,7 +90,7 @@ h4 { margin: 20px 0 8px; font-size: 13.5px; color: var(--soft); font-weight: 600
 """
 
 SCRIPT = """
-for (const svg of document.querySelectorAll("svg[data-chart]")) {
+function attachCharts(root) { for (const svg of root.querySelectorAll("svg[data-chart]")) {
   const chart = JSON.parse(svg.dataset.chart), [x0, x1, px0, px1] = chart.x, [y0, y1, py0, py1] = chart.y;
   const toX = v => px0 + (v - x0) / (x1 - x0) * (px1 - px0), toY = v => py0 + (v - y0) / (y1 - y0) * (py1 - py0);
   const all = [...new Set(chart.lines.flatMap(line => line[1].map(p => p[0])))];
@@ -126,7 +126,8 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
     tip.style.top = box.top - svg.parentNode.getBoundingClientRect().top + 6 + "px";
   });
   svg.addEventListener("pointerleave", () => { layer.replaceChildren(); tip.hidden = true; });
-}
+} }
+attachCharts(document);
 """
 
 # Text from models ends up on this page: should an escape ever be missed, the policy still runs no other script.
@@ -134,8 +135,24 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode
 _POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT_HASH}'; img-src data:"
 
 
+# Signs that HTML forbids, and those that turn the direction of what follows.
+_UNSEEN = [c for c in range(0x20) if chr(c) not in "\t\n\r"] + [*range(0x7F, 0xA0)]
+_TURNING = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPES = {c: f"\\x{c:02x}" for c in _UNSEEN} | {c: f"\\u{c:04x}" for c in _TURNING}
+
+
+def visible(text: str) -> str:
+    r"""Control signs as escapes that a person can read.
+
+    >>> visible(chr(27) + "[2J") == r"\x1b[2J"
+    True
+    """
+    return text.translate(_ESCAPES)
+
+
 def page(title: str, body: str) -> str:
-    """A whole HTML document. `body` is HTML, `title` text."""
+    """A whole HTML document. `body` is HTML, `title` text; control signs in either are made visible."""
+    title, body = visible(title), visible(body)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpo.tracking.jsonl import read_lines
+from sdpo.tracking.page import visible
 
 MAX_TEXT = 6000  # characters shown of one text
 MAX_PER_CLASS = 4  # before/after pairs shown of each kind of change
@@ -21,9 +22,6 @@ MAX_TRAIN = 8  # samples shown of one training step
 MAX_KEPT = 2000  # records kept in memory per step
 
 Record = dict[str, Any]
-
-# Signs that HTML forbids, as visible pictures of them.
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 
 
 @dataclass
@@ -97,7 +95,7 @@ def shown(text: Any) -> str:
     """Any text as safe HTML: escaped, control signs visible, cut at MAX_TEXT with a note of what is missing."""
     text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=1)
     cut = f"\n… {len(text) - MAX_TEXT:,} more characters in samples.jsonl" if len(text) > MAX_TEXT else ""
-    return escape(text[:MAX_TEXT].translate(_CONTROLS)) + cut
+    return escape(visible(text[:MAX_TEXT])) + cut
 
 
 def _keep(records: list[Record], record: Record) -> None:

@@ -113,6 +113,22 @@ def test_text_of_models_and_graders_is_shown_and_never_run(run, attack):
     assert "\x1b" not in page
 
 
+def test_no_control_sign_reaches_the_page_wherever_it_came_from(config, tmp_path, make_group):
+    signs = "\x00\x07\x1b[2J\x7f\x9b\u202e"
+    config.trainer.experiment_name = f"name {signs}"
+    log = RunLog(tmp_path, config, stream=io.StringIO())
+    log.begin(1)
+    group = make_group(f"uid {signs}", [0.0, 1.0], f"response {signs}", f"feedback {signs}")
+    reprompt = {(group.prompt.uid, 0): Reprompt([1], f"teacher {signs}", 1, True)}
+    log.samples(1, [group], reprompt)
+    log.metrics(1, {f"odd/{signs}": 1.0})
+    log.close()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert [c for c in page if (ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"] == []
+    for place in ("uid", "response", "feedback", "teacher"):
+        assert rf"{place} \x00\x07\x1b[2J\x7f\x9b\u202e" in page
+
+
 def test_the_page_fetches_nothing_and_allows_only_its_own_script(run):
     path = write_report(run(1))
     page = path.read_text(encoding="utf-8")
