@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sdpo.algorithms.scores import ResponseScores
+from sdpo.models.tree_attention import TreePlan, read_trees, why_padded
 from sdpo.tokens.packing import PackedSide
 
 
@@ -22,17 +23,22 @@ class PolicyModule(nn.Module):
         super().__init__()
         self.lm = lm
         self.vocab_size = vocab_size  # the tokenizer's; padded rows of the head take no probability
+        self.why_padded = why_padded(lm)  # None: give it prefix trees
+        if self.why_padded is None:
+            read_trees(lm)
 
     def forward(self, side: PackedSide) -> torch.Tensor:
         """Hidden states [N, H] that predict the N response tokens of the micro-batch, in row order."""
         backbone = self.lm.get_decoder() if hasattr(self.lm, "get_decoder") else self.lm.base_model
+        tree = {} if side.tree is None else {"prefix_tree": TreePlan(side.tree)}
         hidden = backbone(
             input_ids=side.input_ids,
             attention_mask=side.attention_mask,
             position_ids=side.position_ids,
             use_cache=False,
+            **tree,
         ).last_hidden_state
-        return hidden[side.select_row, side.select_col]
+        return hidden.flatten(0, 1).index_select(0, side.selected)
 
     def scores(self, side: PackedSide) -> ResponseScores:
         """Runs the forward pass and pairs it with the head, ready for a loss."""

@@ -1,6 +1,6 @@
 """Token ids to the tensors of one forward.
 
-Shapes: R rows, L tokens of the longest row, N response tokens of all rows together, flat in row order.
+Shapes: N response tokens of all rows together, flat in the order of the rows.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from sdpo.algorithms.scores import TokenBatch
 from sdpo.errors import DataError
 from sdpo.records import TrainRow
 from sdpo.tokens.partition import Chunk
+from sdpo.tokens.prefix_tree import PrefixTree, build_tree
 
 
 @dataclass(frozen=True)
 class PackedSide:
-    """Input of one network, right-padded. All int64.
+    """Input of one network: R rows of L tokens, all int64. Rows that are a prefix tree (R = 1) have no padding and no
+    mask; those for a model that cannot read one are right-padded, with a mask.
 
-    `hidden[select_row, select_col]` of hidden states [R, L, H] gives [N, H]: for each response token the state that
-    *predicts* it, one position to its left; the first response token is predicted by the last prompt token.
+    `hidden.flatten(0, 1)[selected]` of hidden states [R, L, H] gives [N, H]: for each response token the state that
+    *predicts* it, one position before it; the first response token is predicted by the last prompt token.
 
-    Example: prompt [5, 6], response [7, 8] -> input_ids [[5, 6, 7, 8]], select_row [0, 0], select_col [1, 2].
+    Example: prompt [5, 6], responses [7, 8] and [9] -> input_ids [[5, 6, 7, 8, 9]], position_ids [[0, 1, 2, 3, 2]],
+    selected [1, 2, 1].
     """
 
     input_ids: Tensor  # [R, L]
-    attention_mask: Tensor  # [R, L], 1 on tokens; made from lengths, so a pad id that is also the end id does no harm
     position_ids: Tensor  # [R, L], from 0; 0 on padding
-    select_row: Tensor  # [N]
-    select_col: Tensor  # [N]
+    selected: Tensor  # [N], in the order of the rows that were packed
+    tree: PrefixTree | None = None
+    attention_mask: Tensor | None = None  # [R, L], 1 on tokens; from lengths, so a pad id may also be the end id
 
     def to(self, device: torch.device | str) -> PackedSide:
-        return PackedSide(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        moved = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return PackedSide(**{name: value if value is None else value.to(device) for name, value in moved.items()})
 
 
 @dataclass(frozen=True)
@@ -50,37 +54,44 @@ class MicroBatch:
     filler: bool = False
 
 
-def pack_side(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int = 0) -> PackedSide:
-    """Prompt + response of each row, the response ids verbatim. ValueError for a row without prompt tokens."""
+def pack_side(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], padded: bool = False) -> PackedSide:
+    """Prompt + response of each row, the response ids verbatim; common beginnings once unless `padded`. ValueError for
+    a row without prompt tokens."""
     if len(prompts) != len(responses):
         raise ValueError(f"{len(prompts)} prompts but {len(responses)} responses")
     if not all(len(prompt) for prompt in prompts):
         raise ValueError("a row without prompt tokens: nothing predicts its first response token")
-    lengths = torch.tensor([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
-    columns = torch.arange(int(lengths.max()))
-    mask = columns[None, :] < lengths[:, None]
-    input_ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
-    flat = [token for p, r in zip(prompts, responses, strict=True) for token in (*p, *r)]
-    input_ids[mask] = torch.tensor(flat, dtype=torch.int64)
-    response_lengths = torch.tensor([len(r) for r in responses])
-    first = torch.tensor([len(p) - 1 for p in prompts])
+    sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    predicting = [slice(len(p) - 1, len(p) - 1 + len(r)) for p, r in zip(prompts, responses, strict=True)]
+    if padded:
+        return _pad(sequences, predicting)
+    tree, places = build_tree(sequences)
+    selected = torch.cat([path[part] for path, part in zip(places, predicting, strict=True)])
+    return PackedSide(tree.tokens[None], tree.depth[None], selected, tree)
+
+
+def _pad(sequences: list[list[int]], predicting: list[slice]) -> PackedSide:
+    columns = torch.arange(max(map(len, sequences)))
+    mask = columns[None, :] < torch.tensor([len(sequence) for sequence in sequences])[:, None]
+    input_ids = torch.zeros(mask.shape, dtype=torch.int64)
+    input_ids[mask] = torch.tensor([token for sequence in sequences for token in sequence])
+    places = torch.arange(mask.numel()).view(mask.shape)
     return PackedSide(
-        input_ids=input_ids,
+        input_ids,
+        columns.expand_as(mask) * mask,
+        torch.cat([row[part] for row, part in zip(places, predicting, strict=True)]),
         attention_mask=mask.long(),
-        position_ids=columns.expand_as(mask) * mask,
-        select_row=torch.repeat_interleave(torch.arange(len(prompts)), response_lengths),
-        select_col=torch.cat([torch.arange(int(n)) + f for f, n in zip(first, response_lengths, strict=True)]),
     )
 
 
-def pack_chunk(chunk: Chunk, pad_id: int = 0) -> MicroBatch:
+def pack_chunk(chunk: Chunk, padded: bool = False) -> MicroBatch:
     """Tensors of both sides for the rows of one chunk (CPU; see `PackedSide.to`)."""
     rows = chunk.rows
     responses = [row.response_ids for row in rows]
-    student = pack_side([row.prompt_ids for row in rows], responses, pad_id)
+    student = pack_side([row.prompt_ids for row in rows], responses, padded)
     teacher = None
     if chunk.has_teacher:
-        teacher = pack_side([row.teacher_prompt_ids or [] for row in rows], responses, pad_id)
+        teacher = pack_side([row.teacher_prompt_ids or [] for row in rows], responses, padded)
     return MicroBatch(rows, student, teacher, chunk.filler)
 
 

@@ -1,4 +1,4 @@
-"""Which rows run together: over ranks, then over micro-batches. No torch.
+"""Which rows run together: over ranks, then over micro-batches.
 
 The loss does not depend on the outcome (its denominators are those of the whole optimizer step); time and memory do.
 Everything here is a pure function of the rows, so every rank can compute the whole plan and take its own share.
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from sdpo.errors import ConfigError, problem
 from sdpo.records import TrainRow
+from sdpo.tokens.prefix_tree import tree_size
+
+UNEVEN = 1.1  # the fullest rank may have this many times its share before a group is taken apart
 
 
 @dataclass(frozen=True)
@@ -29,70 +32,103 @@ class Chunk:
         return self.rows[0].teacher_prompt_ids is not None
 
 
-def student_length(row: TrainRow) -> int:
-    """Tokens of prompt + response."""
-    return len(row.prompt_ids) + len(row.response_ids)
+def side_tokens(rows: Sequence[TrainRow], padded: bool = False) -> tuple[int, int]:
+    """Tokens that student and teacher read in one forward of these rows; 0 for a side without prompts.
+
+    What sequences begin with alike is read once (`prefix_tree`). When `padded`, each is read whole and filled up to the
+    longest.
+    """
+    student = [[*row.prompt_ids, *row.response_ids] for row in rows]
+    teacher = [
+        [*(row.teacher_prompt_ids or ()), *row.response_ids] for row in rows if row.teacher_prompt_ids is not None
+    ]
+    return tuple(_padded_size(side) if padded else tree_size(side) for side in (student, teacher))
 
 
-def teacher_length(row: TrainRow) -> int:
-    """Tokens of teacher prompt + response; 0 when the row has no teacher prompt."""
-    return 0 if row.teacher_prompt_ids is None else len(row.teacher_prompt_ids) + len(row.response_ids)
+def _padded_size(sequences: Sequence[Sequence[int]]) -> int:
+    return len(sequences) * max(map(len, sequences), default=0)
 
 
-def row_length(row: TrainRow) -> int:
-    """Tokens of the longer of the two sides: what a row costs in a micro-batch's budget."""
-    return max(student_length(row), teacher_length(row))
+def together(rows: Sequence[TrainRow], padded: bool = False) -> list[list[TrainRow]]:
+    """Rows that are worth keeping in one forward: those of one prompt, in the given order. `padded`: each alone."""
+    if padded:
+        return [[row] for row in rows]
+    groups: dict[tuple[int, ...], list[TrainRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.prompt_ids), []).append(row)
+    return list(groups.values())
 
 
-def padded_tokens(rows: Sequence[TrainRow]) -> int:
-    """Size in tokens of the larger padded rectangle, student's or teacher's."""
-    if not rows:
-        return 0
-    return len(rows) * max(max(map(student_length, rows)), max(map(teacher_length, rows)))
+def split_over_ranks(rows: Sequence[TrainRow], world: int, padded: bool = False) -> list[list[TrainRow]]:
+    """`world` lists with nearly equal token sums; some are empty when there are fewer rows than ranks.
 
-
-def split_over_ranks(rows: Sequence[TrainRow], world: int) -> list[list[TrainRow]]:
-    """`world` lists with nearly equal token sums; some are empty when there are fewer rows than ranks."""
+    Rows of one prompt stay together; where that leaves a rank with too much, the largest group is halved.
+    """
     if world == 1:
         return [list(rows)]
-    if len(rows) <= world:
-        return [[rows[rank]] if rank < len(rows) else [] for rank in range(world)]
+    units = [(sum(side_tokens(unit, padded)), unit) for unit in together(rows, padded)]
+    while True:
+        shares = [[units[i] for i in share] for share in _balanced([cost for cost, _ in units], world)]
+        costs = [sum(cost for cost, _ in share) for share in shares]
+        divisible = [unit for unit in units if len(unit[1]) > 1]
+        if not divisible or max(costs) * world <= UNEVEN * sum(costs):
+            return [[row for _, unit in share for row in unit] for share in shares]
+        largest = max(divisible, key=lambda unit: unit[0])
+        units.remove(largest)
+        units += [(sum(side_tokens(half, padded)), half) for half in _halves(largest[1])]
+
+
+def _balanced(costs: list[int], world: int) -> list[list[int]]:
+    """Indices of the costs, for each rank."""
+    if len(costs) <= world:
+        return [[rank] if rank < len(costs) else [] for rank in range(world)]
     from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions  # heavy: imports verl's data protocol
 
-    lengths = [student_length(row) + teacher_length(row) for row in rows]
-    return [[rows[i] for i in part] for part in get_seqlen_balanced_partitions(lengths, world, equal_size=False)]
+    return get_seqlen_balanced_partitions(costs, world, equal_size=False)
+
+
+def _halves(rows: list[TrainRow]) -> list[list[TrainRow]]:
+    middle = len(rows) // 2
+    return [rows[:middle], rows[middle:]]
 
 
 def split_micro_batches(
-    rows: Sequence[TrainRow], max_tokens: int | None = None, max_rows: int | None = None
+    rows: Sequence[TrainRow], max_tokens: int | None = None, max_rows: int | None = None, padded: bool = False
 ) -> list[list[TrainRow]]:
-    """Rows sorted by length (longest first, ties in the given order) and cut into micro-batches.
+    """Rows cut into micro-batches of at most `max_rows` rows and `max_tokens` tokens on each side (`side_tokens`).
 
-    A micro-batch holds at most `max_rows` rows and at most `max_tokens` tokens, padding included, on each side. A row
-    that is over the token budget alone is run alone: it is never dropped.
+    Rows of one prompt share a micro-batch unless they are too many for one. The largest come first. A row that is over
+    the token budget alone is run alone: it is never dropped.
     """
     for name, limit in (("max_tokens", max_tokens), ("max_rows", max_rows)):
         if limit is not None and limit < 1:
             raise ConfigError(problem(name, limit, "a number >= 1, or None for no limit"))
+
+    def fits(part: list[TrainRow]) -> bool:
+        if max_rows is not None and len(part) > max_rows:
+            return False
+        return max_tokens is None or max(side_tokens(part, padded)) <= max_tokens
+
     parts: list[list[TrainRow]] = []
-    for row in sorted(rows, key=row_length, reverse=True):
-        if parts and _fits(parts[-1], row, max_tokens, max_rows):
-            parts[-1].append(row)
-        else:
-            parts.append([row])
+    for unit in sorted(together(rows, padded), key=lambda unit: max(side_tokens(unit, padded)), reverse=True):
+        pieces = [unit] if fits(unit) else [[row] for row in unit]
+        for position, piece in enumerate(pieces):
+            starts_anew = position == 0 and len(pieces) > 1
+            if parts and not starts_anew and fits(parts[-1] + piece):
+                parts[-1] += piece
+            else:
+                parts.append(list(piece))
     return parts
 
 
-def _fits(part: list[TrainRow], row: TrainRow, max_tokens: int | None, max_rows: int | None) -> bool:
-    if max_rows is not None and len(part) >= max_rows:
-        return False
-    return max_tokens is None or padded_tokens([*part, row]) <= max_tokens
-
-
 def plan_micro_batches(
-    rows: Sequence[TrainRow], world: int = 1, max_tokens: int | None = None, max_rows: int | None = None
+    rows: Sequence[TrainRow],
+    world: int = 1,
+    max_tokens: int | None = None,
+    max_rows: int | None = None,
+    padded: bool = False,
 ) -> list[list[Chunk]]:
-    """The forwards of one optimizer step: `plan[rank][i]`.
+    """The forwards of one optimizer step: `plan[rank][i]`. `padded`: for a model that cannot read prefix trees.
 
     Every rank gets the same number of chunks, and the i-th chunk of all ranks agrees on whether there is a teacher
     forward, so that collectives pair up. Rows with a teacher prompt come first; they never share a chunk with rows
@@ -104,9 +140,10 @@ def plan_micro_batches(
     for subset in (with_teacher, without_teacher):
         if not subset:
             continue
-        shares = [split_micro_batches(share, max_tokens, max_rows) for share in split_over_ranks(subset, world)]
+        ranks = split_over_ranks(subset, world, padded)
+        shares = [split_micro_batches(share, max_tokens, max_rows, padded) for share in ranks]
         count = max(map(len, shares))
-        shortest = min(subset, key=row_length)
+        shortest = min(subset, key=lambda row: max(side_tokens([row])))
         for rank, parts in enumerate(shares):
             parts = _cut_to(parts, count)
             plan[rank] += [Chunk(part) for part in parts]
@@ -122,6 +159,5 @@ def _cut_to(parts: list[list[TrainRow]], count: int) -> list[list[TrainRow]]:
         part = parts[fullest]
         if len(part) == 1:
             break
-        middle = len(part) // 2
-        parts[fullest : fullest + 1] = [part[:middle], part[middle:]]
+        parts[fullest : fullest + 1] = _halves(part)
     return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from sdpo.workers import actor_state
 from sdpo.workers.schedule import build_scheduler
 from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class RankShare:
@@ -35,14 +38,18 @@ class RankShare:
     traced: frozenset[RowKey] = frozenset()  # rows for tokens.jsonl
 
 
-def split_over_ranks(mini_batches: list[MiniBatch], config: ActorConfig, world_size: int) -> list[list[RankShare]]:
-    """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows."""
+def split_over_ranks(
+    mini_batches: list[MiniBatch], config: ActorConfig, world_size: int, padded: bool = False
+) -> list[list[RankShare]]:
+    """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows.
+
+    padded: the model cannot read prefix trees (`models.tree_attention.why_padded`)."""
     rows_each, budget = config.ppo_micro_batch_size_per_gpu, config.ppo_max_token_len_per_gpu
     if rows_each and not config.use_dynamic_bsz:
         budget = None  # a fixed number of rows, whatever their length
     shares: list[list[RankShare]] = [[] for _ in range(world_size)]
     for batch in mini_batches:
-        plan = plan_micro_batches(batch.rows, world_size, budget, rows_each)
+        plan = plan_micro_batches(batch.rows, world_size, budget, rows_each, padded)
         for rank, chunks in enumerate(plan):
             shares[rank].append(RankShare(chunks, batch.tokens, batch.sequences))
     if mini_batches:
@@ -67,6 +74,8 @@ class Actor:
                 config.trainer.default_local_dir, tokenizer, config.actor_rollout_ref.rollout.temperature
             )
         self.student = self._build_module()
+        if self.why_padded is not None and rank == 0:
+            log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
         self.teacher = None
         if self.algorithm.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_module)
@@ -111,7 +120,7 @@ class Actor:
             if self.world_size > 1:
                 self.student.set_requires_gradient_sync(position == len(share.chunks) - 1)
             old = old_log_probs[position] if old_log_probs else None
-            loss_sum += self._backward(pack_chunk(chunk), share, old, sums)
+            loss_sum += self._backward(self._pack(chunk), share, old, sums)
         norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
         loss = self._sum_over_ranks(loss_sum)
         finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
@@ -142,12 +151,20 @@ class Actor:
         sums.append(output.metrics)
         return float(output.loss.detach())
 
+    @property
+    def why_padded(self) -> str | None:
+        """None: the model reads prefix trees; else why it does not."""
+        return self.student.why_padded
+
+    def _pack(self, chunk: Chunk) -> MicroBatch:
+        return pack_chunk(chunk, padded=self.why_padded is not None)
+
     @torch.no_grad()
     def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
         """Log-probs [N] of every chunk's response tokens under the current weights."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
-        for micro in map(pack_chunk, share.chunks):
+        for micro in map(self._pack, share.chunks):
             ids = torch.tensor([i for row in micro.rows for i in row.response_ids], device=self.device)
             found.append(policy_terms(self.student.scores(micro.student.to(self.device)), ids, temperature)[0])
         return found

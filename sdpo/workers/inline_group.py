@@ -29,7 +29,8 @@ class InlineWorkers:
         return self.rollout.generate(jobs, plan)
 
     def update(self, batch: TrainBatch) -> StepReport:
-        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1)
+        padded = self.actor.why_padded is not None
+        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1, padded)
         return self.actor.update(shares[0])
 
     def sync_weights(self) -> None:

@@ -36,6 +36,7 @@ class RayWorkers:
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )
         self._call(lambda: (self._actors.ready(), self._rollouts.ready()))
+        self._padded = self._call(lambda: self._actors.why_padded())[0] is not None
 
     def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
         engines = self._rollouts.world_size
@@ -52,7 +53,8 @@ class RayWorkers:
         return groups
 
     def update(self, batch: TrainBatch) -> StepReport:
-        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, self._actors.world_size)
+        actor, ranks = self.config.actor_rollout_ref.actor, self._actors.world_size
+        shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
         report = self._call(lambda: self._actors.update(shares))[0]
         self.policy_version = report.policy_version
         return report

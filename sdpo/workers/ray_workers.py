@@ -35,6 +35,10 @@ class ActorRayWorker(Worker):
     def ready(self) -> bool:
         return True
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def why_padded(self) -> str | None:
+        return self._actor.why_padded
+
     @register(dispatch_mode=Dispatch.ALL_TO_ALL)
     def update(self, shares: list[RankShare]) -> StepReport:
         return self._actor.update(shares)

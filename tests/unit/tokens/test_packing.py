@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from sdpo.errors import DataError
 from sdpo.records import TrainRow
-from sdpo.tokens.packing import pack_chunk, pack_side, token_batch
+from sdpo.tokens.packing import PackedSide, pack_chunk, pack_side, token_batch
 from sdpo.tokens.partition import Chunk
 
 ROWS = [
@@ -16,38 +15,54 @@ ROWS = [
 ]
 
 
-def test_rows_are_right_padded_prompt_plus_response() -> None:
-    side = pack_side([[5, 6], [5, 6, 4]], [[7, 8, 2], [3]], pad_id=2)
-    assert side.input_ids.tolist() == [[5, 6, 7, 8, 2], [5, 6, 4, 3, 2]]
+def test_rows_of_one_prompt_are_its_tokens_once_and_then_the_responses() -> None:
+    side = pack_side([[5, 6], [5, 6]], [[7, 8, 2], [3]])
+    assert side.input_ids.tolist() == [[5, 6, 3, 7, 8, 2]] and side.attention_mask is None
+    assert side.position_ids.tolist() == [[0, 1, 2, 2, 3, 4]]
+    assert side.selected.tolist() == [1, 3, 4, 1]
+
+
+def test_padded_rows_are_prompt_plus_response() -> None:
+    side = pack_side([[5, 6], [5, 6, 4]], [[7, 8, 2], [3]], padded=True)
+    assert side.input_ids.tolist() == [[5, 6, 7, 8, 2], [5, 6, 4, 3, 0]]
+    assert side.attention_mask is not None and side.tree is None
     assert side.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
     assert side.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
 
 
-def test_the_selected_states_predict_the_response_tokens() -> None:
-    """Logits put all mass on the next token; any shift by one selects another id."""
-    side = pack_side([[0], [1, 2]], [[1, 2, 0], [0, 0]])
-    following = torch.roll(side.input_ids, -1, dims=1)
-    logits = torch.nn.functional.one_hot(following, 3).float() * 10
-    ids = torch.tensor([1, 2, 0, 0, 0])
-    log_probs = logits[side.select_row, side.select_col].log_softmax(-1).gather(1, ids[:, None])
-    assert log_probs.min() > -0.01
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_selected_states_predict_the_response_tokens(padded: bool) -> None:
+    """Every place is followed by one token only, so a shift by one selects another token."""
+    prompts, responses = [[10], [20, 21]], [[11, 12, 13], [22, 23]]
+    side = pack_side(prompts, responses, padded)
+    assert (side.input_ids.flatten()[side.selected] + 1).tolist() == [11, 12, 13, 22, 23]
 
 
-def test_teacher_rows_end_with_the_response_ids_verbatim() -> None:
-    micro = pack_chunk(Chunk(ROWS))
-    assert micro.teacher is not None
-    for i, r in enumerate(ROWS):
-        for side in (micro.student, micro.teacher):
-            tokens = side.input_ids[i][side.attention_mask[i].bool()].tolist()
-            assert tokens[-len(r.response_ids) :] == r.response_ids
+@pytest.mark.parametrize("padded", [False, True])
+def test_both_sides_read_the_response_ids_verbatim(padded: bool) -> None:
+    micro = pack_chunk(Chunk(ROWS), padded)
+    for side, prompts in (
+        (micro.student, [row.prompt_ids for row in ROWS]),
+        (micro.teacher, [row.teacher_prompt_ids for row in ROWS]),
+    ):
+        read = _sequences(side)
+        assert [prompt + row.response_ids for prompt, row in zip(prompts, ROWS, strict=True)] == read
+
+
+def _sequences(side: PackedSide) -> list[list[int]]:
+    if side.tree is None:
+        return [ids[mask.bool()].tolist() for ids, mask in zip(side.input_ids, side.attention_mask, strict=True)]
+    paths = side.tree.path_places.split(side.tree.path_lengths.tolist())
+    found = [side.tree.tokens[path].tolist() for path in paths]
+    return sorted(found, key=lambda ids: [row.response_ids[-1] for row in ROWS].index(ids[-1]))
 
 
 def test_student_and_teacher_select_the_same_tokens_in_the_same_order() -> None:
     micro = pack_chunk(Chunk(ROWS))
     assert micro.teacher is not None
-    student = micro.student.input_ids[micro.student.select_row, micro.student.select_col + 1]
-    teacher = micro.teacher.input_ids[micro.teacher.select_row, micro.teacher.select_col + 1]
-    assert student.tolist() == teacher.tolist() == [7, 8, 2, 3]
+    student = micro.student.input_ids.flatten()[micro.student.selected]
+    teacher = micro.teacher.input_ids.flatten()[micro.teacher.selected]
+    assert student.tolist() == [6, 7, 8, 4] and teacher.tolist() == [6, 7, 8, 5]
 
 
 def test_rows_without_teacher_prompt_get_no_teacher_side() -> None:
@@ -55,7 +70,8 @@ def test_rows_without_teacher_prompt_get_no_teacher_side() -> None:
 
 
 def test_masks_come_from_lengths_so_the_end_id_is_trained_when_it_is_also_the_pad_id() -> None:
-    side = pack_side([[1]] * 3, [[5, 6, 7], [5, 2], [5, 6, 8]], pad_id=2)
+    side = pack_side([[1]] * 3, [[5, 6, 0], [5, 0], [5, 6, 8]], padded=True)
+    assert side.attention_mask is not None
     assert side.attention_mask[:, 1:].tolist() == [[1, 1, 1], [1, 1, 0], [1, 1, 1]]
 
 

@@ -6,46 +6,72 @@ from sdpo.errors import ConfigError
 from sdpo.records import TrainRow
 from sdpo.tokens.partition import (
     Chunk,
-    padded_tokens,
     plan_micro_batches,
-    row_length,
+    side_tokens,
     split_micro_batches,
     split_over_ranks,
 )
 
 
 def row(index: int, prompt: int, response: int, teacher: int | None = None) -> TrainRow:
+    """Rows of one prompt length share their prompt and nothing else."""
     teacher_ids = None if teacher is None else [1] * teacher
-    return TrainRow("p", index, [1] * prompt, [2] * response, teacher_ids)
+    return TrainRow("p", index, [1] * (prompt - 1) + [3], [100 + index] * response, teacher_ids)
 
 
 ROWS = [row(i, 3 + i % 5, 1 + (7 * i) % 11, 4 + i % 3 if i % 4 else None) for i in range(23)]
+GROUPS = [TrainRow(f"p{g}", i, [g] * 10, [100 + i] * 5, [50 + g] * 20) for g in range(4) for i in range(3)]
 
 
 def indices(parts: list[list[TrainRow]]) -> list[int]:
     return sorted(r.sample_index for part in parts for r in part)
 
 
-def test_micro_batches_hold_every_row_once_within_the_padded_budget() -> None:
-    parts = split_micro_batches(ROWS, max_tokens=40)
+@pytest.mark.parametrize("padded", [False, True])
+def test_micro_batches_hold_every_row_once_within_the_budget_of_each_side(padded: bool) -> None:
+    parts = split_micro_batches(ROWS, max_tokens=40, padded=padded)
     assert indices(parts) == list(range(23))
-    assert all(padded_tokens(part) <= 40 for part in parts)
+    assert all(max(side_tokens(part, padded)) <= 40 for part in parts)
 
 
-def test_budget_counts_the_longer_of_student_and_teacher() -> None:
+def test_a_shared_prompt_counts_once_and_only_once_it_is_shared() -> None:
+    assert side_tokens(GROUPS[:3]) == (10 + 3 * 5, 20 + 3 * 5)
+    assert side_tokens(GROUPS[:3], padded=True) == (3 * 15, 3 * 25)
+    assert side_tokens(GROUPS[2:4]) == (2 * 15, 2 * 25)
+
+
+def test_a_group_stays_in_one_micro_batch_where_it_fits() -> None:
+    parts = split_micro_batches(GROUPS, max_tokens=2 * 35 + 20)
+    assert [sorted({r.prompt_uid for r in part}) for part in parts] == [["p0", "p1"], ["p2", "p3"]]
+
+
+def test_a_group_over_the_budget_is_split() -> None:
+    parts = split_micro_batches(GROUPS, max_tokens=30)
+    assert [[(r.prompt_uid, r.sample_index) for r in part] for part in parts[:3]] == [
+        [("p0", 0), ("p0", 1)],
+        [("p0", 2)],
+        [("p1", 0), ("p1", 1)],
+    ]
+
+
+@pytest.mark.parametrize(("padded", "one", "two"), [(True, 20, 19), (False, 13, 12)])
+def test_budget_counts_the_longer_of_student_and_teacher(padded: bool, one: int, two: int) -> None:
     rows = [row(0, 2, 3, teacher=7), row(1, 2, 3, teacher=7)]
-    assert row_length(rows[0]) == 10
-    assert len(split_micro_batches(rows, max_tokens=20)) == 1
-    assert len(split_micro_batches(rows, max_tokens=19)) == 2
+    assert len(split_micro_batches(rows, max_tokens=one, padded=padded)) == 1
+    assert len(split_micro_batches(rows, max_tokens=two, padded=padded)) == 2
 
 
 def test_a_row_over_the_budget_runs_alone_and_is_not_dropped() -> None:
     parts = split_micro_batches([row(0, 50, 50), row(1, 1, 1), row(2, 1, 1)], max_tokens=10)
     assert [[r.sample_index for r in part] for part in parts] == [[0], [1, 2]]
+    parts = split_micro_batches([row(i, 50, 50) for i in range(2)], max_tokens=10)  # of one group
+    assert [[r.sample_index for r in part] for part in parts] == [[0], [1]]
 
 
 def test_fixed_row_count_limits_rows() -> None:
-    assert [len(p) for p in split_micro_batches(ROWS, max_rows=8)] == [8, 8, 7]
+    parts = split_micro_batches(ROWS, max_rows=8)
+    assert indices(parts) == list(range(23)) and max(map(len, parts)) <= 8
+    assert [len(p) for p in split_micro_batches(ROWS, max_rows=8, padded=True)] == [8, 8, 7]
 
 
 def test_limits_below_one_are_refused() -> None:
@@ -57,8 +83,17 @@ def test_limits_below_one_are_refused() -> None:
 def test_ranks_share_all_rows_with_nearly_equal_tokens(world: int) -> None:
     shares = split_over_ranks(ROWS, world)
     assert len(shares) == world and indices(shares) == list(range(23))
-    sums = [sum(map(row_length, share)) for share in shares]
-    assert max(sums) - min(sums) <= max(map(row_length, ROWS))
+    sums = [sum(side_tokens(share)) for share in shares]
+    assert max(sums) * world <= 1.25 * sum(sums)
+
+
+def test_groups_are_not_taken_apart_for_ranks_that_are_even_anyway() -> None:
+    shares = split_over_ranks(GROUPS, 2)
+    assert [len({r.prompt_uid for r in share}) for share in shares] == [2, 2]
+
+
+def test_one_group_is_spread_over_the_ranks() -> None:
+    assert [len(share) for share in split_over_ranks(GROUPS[:3], 2)] in ([1, 2], [2, 1])
 
 
 def test_fewer_rows_than_ranks_leaves_ranks_empty() -> None:

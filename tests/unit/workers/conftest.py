@@ -52,22 +52,24 @@ def actor_config(random_llama) -> Config:
 
 @pytest.fixture
 def mini_batch() -> MiniBatch:
-    """Seven rows of unequal lengths, with a longer prompt for the teacher."""
+    """Seven rows of unequal lengths: a group of three with one teacher prompt, a pair whose teacher prompts
+    begin alike, and two single rows."""
     rng = random.Random(3)
 
     def ids(low: int, high: int) -> list[int]:
         return [rng.randrange(3, VOCAB) for _ in range(rng.randint(low, high))]
 
+    prompts, reprompts = [ids(2, 6) for _ in range(4)], [ids(3, 6) for _ in range(4)]
     rows = []
-    for i in range(7):
-        prompt, response = ids(2, 6), ids(1, 8)
+    for group, index in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (3, 0)):
+        response, feedback = ids(1, 8), ids(1, 3) if group else []
         rows.append(
             TrainRow(
-                f"p{i}",
-                0,
-                prompt,
+                f"p{group}",
+                index,
+                prompts[group],
                 response,
-                teacher_prompt_ids=ids(3, 9) + prompt,
+                teacher_prompt_ids=reprompts[group] + feedback + prompts[group],
                 sampler_logprobs=[-2.5] * len(response),
             )
         )

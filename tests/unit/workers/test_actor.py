@@ -13,8 +13,10 @@ import torch
 
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
+from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import full_state_dict
 from sdpo.records import MiniBatch
+from sdpo.tokens.partition import side_tokens
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -34,10 +36,7 @@ def _weights(actor: Actor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("agg", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_the_step_does_not_depend_on_the_micro_batch_size(actor_config, mini_batch, mode, agg):
     actor_config.actor_rollout_ref.actor.loss_agg_mode = agg
-    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = mode
-    if mode == "vanilla":
-        for i, row in enumerate(mini_batch.rows):
-            row.advantage, row.teacher_prompt_ids = (-1.0) ** i * 0.5, None
+    _use_algorithm(actor_config, mini_batch, mode)
     reports, weights = [], []
     for rows_each in (1, 3, None):
         actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = rows_each
@@ -49,6 +48,67 @@ def test_the_step_does_not_depend_on_the_micro_batch_size(actor_config, mini_bat
             assert report[key] == pytest.approx(reports[0][key], rel=1e-5), key
         for name in state:
             torch.testing.assert_close(state[name], weights[0][name], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
+@pytest.mark.parametrize("rows_each", [2, None])
+def test_reading_what_rows_begin_with_once_changes_nothing(actor_config, mini_batch, mode, rows_each):
+    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = rows_each
+    _use_algorithm(actor_config, mini_batch, mode)
+    reports, weights, tokens = [], [], []
+    for padded in (False, True):
+        actor = _actor(actor_config)
+        if padded:
+            actor.student.why_padded = "to compare"
+        read = _count_tokens(actor.student)
+        reports.append(_update(actor, mini_batch).metrics)
+        weights.append(_weights(actor))
+        tokens.append(sum(read))
+    assert tokens[0] < 0.9 * tokens[1]
+    for key in ("actor/loss", "actor/grad_norm", "actor/entropy"):
+        assert reports[0][key] == pytest.approx(reports[1][key], rel=1e-5), key
+    for name, value in weights[1].items():
+        torch.testing.assert_close(weights[0][name], value, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
+def test_one_optimizer_step_reads_every_distinct_beginning_once_on_each_side(actor_config, mini_batch, mode):
+    """No pass for old log-probs, no teacher pass for GRPO, no padding, no prompt twice."""
+    _use_algorithm(actor_config, mini_batch, mode)
+    actor = _actor(actor_config)
+    student = _count_tokens(actor.student)
+    teacher = _count_tokens(actor.teacher.module) if actor.teacher else []
+    _update(actor, mini_batch)
+    expected = side_tokens(mini_batch.rows)
+    assert (student, teacher) == ([expected[0]], [expected[1]] if mode == "sdpo" else [])
+
+
+def test_old_log_probs_cost_a_pass_only_when_the_policy_moves_in_between(actor_config, mini_batch):
+    halves = [MiniBatch(mini_batch.rows[:3]), MiniBatch(mini_batch.rows[3:])]
+    actor = _actor(actor_config)
+    read = _count_tokens(actor.student)
+    _update(actor, *halves)
+    assert len(read) == 4  # two steps, two passes before them
+    actor_config.actor_rollout_ref.actor.self_distillation.is_clip = None
+    actor_config.algorithm.rollout_correction.rollout_is = None
+    actor = _actor(actor_config)
+    read = _count_tokens(actor.student)
+    _update(actor, *halves)
+    assert len(read) == 2  # nothing asks for them
+
+
+def _use_algorithm(config: Config, batch: MiniBatch, mode: str) -> None:
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = mode
+    if mode == "vanilla":
+        for i, row in enumerate(batch.rows):
+            row.advantage, row.teacher_prompt_ids = (-1.0) ** i * 0.5, None
+
+
+def _count_tokens(module: PolicyModule) -> list[int]:
+    """Grows by the number of tokens of every forward pass."""
+    counts: list[int] = []
+    module.lm.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].numel()))
+    return counts
 
 
 def test_equal_weights_and_equal_contexts_give_no_loss_and_no_gradient(actor_config, mini_batch):
