@@ -7,9 +7,12 @@ import re
 import warnings
 from dataclasses import dataclass
 
-FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\n]*?)[ \t]*$")
+FENCE = re.compile(r" {0,3}(`{3,}+(?=[^`]*+$)|~{3,}+)(.*)", re.DOTALL)  # backticks after ``` make it inline code
 PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2"})
-LARGEST_PARSE = 200_000  # characters; beyond it a block is taken as it stands
+LARGEST_PARSE = 200_000  # characters of one block, and of all attempts to find a longer one together
+SOURCE_NAME = "answer.py"
+# The parser warns of odd escapes in what models write; set once, because catch_warnings() is not made for threads.
+warnings.filterwarnings("ignore", module=r"answer(\.py)?\Z")
 
 
 def tagged(text: str, tag: str) -> list[str]:
@@ -76,7 +79,7 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 def _fences(text: str) -> tuple[list[str], list[Fence]]:
     lines = text.replace("\r\n", "\n").split("\n")
-    return lines, [Fence(i, m[1], m[2]) for i, line in enumerate(lines) if (m := FENCE.match(line))]
+    return lines, [Fence(i, m[1], m[2].strip(" \t")) for i, line in enumerate(lines) if (m := FENCE.match(line))]
 
 
 def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]:
@@ -103,8 +106,12 @@ def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fenc
     chosen = _last(blocks)
     if chosen is None or parses(_between(lines, *chosen)):
         return None
+    room = LARGEST_PARSE
     for later in reversed([fence for fence in fences if fence.line > chosen[1].line and fence.closes(chosen[0])][:20]):
         code = _between(lines, chosen[0], later)
+        room -= len(code)
+        if room < 0:
+            return None
         if parses(code):
             return code
     return None
@@ -119,9 +126,7 @@ def parses(code: str) -> bool:
     if len(code) > LARGEST_PARSE or not code.strip():
         return False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
+        ast.parse(code, SOURCE_NAME)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True

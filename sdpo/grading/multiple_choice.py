@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -10,9 +11,11 @@ from sdpo.records import Grade, GradeStatus, Prompt
 from .extract import tagged
 from .result import failed, passed, ungraded
 
-BOXED = re.compile(r"\\boxed\s*\{\s*(?:\\text\s*\{)?\s*\(?([A-Za-z])\)?\.?\s*\}?\s*\}")
+# Possessive (*+) wherever two repetitions of the same character meet: a model may write a million blanks.
+BOXED = re.compile(r"\\boxed\s*+\{\s*+(?:\\text\s*+\{\s*+)?\(?([A-Za-z])\)?\.?\s*+\}?\s*+\}")
 STATED = re.compile(
-    r"(?:final\s+answer|correct\s+(?:answer|option|choice)|answer)\s*(?:is|:|=)+\s*(?:option|choice)?\s*[*_`]*\(?([A-Za-z])\)?[*_`]*(?=[\s.,;:!)]|$)",
+    r"(?:final\s+answer|correct\s+(?:answer|option|choice)|answer)\s*+(?:is|:|=)+\s*+(?:option|choice)?\s*+"
+    r"[*_`]*+\(?([A-Za-z])\)?[*_`]*+(?=[\s.,;:!)]|$)",
     re.IGNORECASE,
 )
 NO_ANSWER = "No answer was found in the response. Give the letter of the chosen option as <answer>LETTER</answer>."
@@ -80,10 +83,16 @@ def from_tag(content: str, choices: int) -> str | None:
     if not match:
         return None
     letter = next(group for group in match.groups() if group).upper()
-    rest = text[match.end() :]
-    if re.match(r"\W*(?:or|and|/|,|&)?\W*\(?[A-Z]\)?\W*$", rest) and re.search(r"[A-Z]", rest):
-        return None  # two letters
+    if _more_letters(text[match.end() :]):
+        return None
     return letter if letter in letters(choices) else None
+
+
+def _more_letters(rest: str) -> bool:
+    """Whether nothing but further capital letters follows: "A or B", "A, B, C"."""
+    words = [word[0] for word in itertools.islice(re.finditer(r"\w+", rest), 60)]
+    named = [word for word in words if word not in ("or", "and")]
+    return bool(named) and all(len(word) == 1 and "A" <= word <= "Z" for word in named)
 
 
 class MultipleChoiceGrader:

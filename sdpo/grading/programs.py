@@ -18,6 +18,8 @@ from typing import Any
 from sdpo.data.programs import ALL_STEPS, Program, Step, run_steps, steps_of
 from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 
+from .feedback import capped, clean
+
 LONGEST_ANSWER = 4000  # characters
 LONGEST_VALUE = 24  # characters of a value in the feedback
 LONGEST_EXPRESSION = 40  # characters on the right of a step
@@ -65,7 +67,7 @@ class ProgramsGrader:
             status=refused.status,
             reward=refused.reward,
             passed_fraction=refused.passed_fraction,
-            feedback=refused.feedback[: self._feedback_max_chars],
+            feedback=capped(clean(refused.feedback), self._feedback_max_chars),
             tests=refused.tests,
             seconds=time.monotonic() - started,
         )
@@ -95,14 +97,14 @@ def refusal(prompt: Prompt, response_text: str, truncated: bool, public_only: bo
     """The grade of an answer that need not be run: cut off, empty, too long, or not Python. None: run it."""
     if not prompt.ground_truth["cases"]:
         return Grade(GradeStatus.NO_TESTS, reward=None)
+    text = answer_text(response_text)
+    if len(text) > LONGEST_ANSWER:
+        return _failure(GradeStatus.FORMAT_ERROR, f"The answer is longer than {LONGEST_ANSWER} characters.")
     hint = "" if public_only else _hint(prompt, response_text)
     if truncated:
         return _failure(GradeStatus.TRUNCATED, "The answer was cut off before it ended.", hint)
-    text = answer_text(response_text)
     if not text.strip():
         return _failure(GradeStatus.FORMAT_ERROR, "The answer holds no program.", hint)
-    if len(text) > LONGEST_ANSWER:
-        return _failure(GradeStatus.FORMAT_ERROR, f"The answer is longer than {LONGEST_ANSWER} characters.")
     try:
         ast.parse(function_source(text, prompt.ground_truth["name"]))
     except SyntaxError as error:

@@ -14,7 +14,7 @@ from .extract import fenced_blocks, tagged
 from .feedback import clean
 from .result import failed, passed, ungraded
 
-ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:[ \t*_`]*(.+?)[ \t*_`]*$", re.MULTILINE)
+ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:(.*)$", re.MULTILINE)
 ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
 CALL_LANGUAGES = frozenset({"", "json", "tool_call", "tool_code", "python"})
 NO_CALL = "No tool call was found in the response."
@@ -111,15 +111,19 @@ def _from_python(text: str) -> list[Call]:
 
 
 def _from_action_lines(answer: str) -> list[Call]:
-    names = list(ACTION.finditer(answer))
+    names = [match for match in ACTION.finditer(answer) if action_name(match)]
     calls = []
     for index, match in enumerate(names):
         end = names[index + 1].start() if index + 1 < len(names) else len(answer)
         given = ACTION_INPUT.search(answer, match.end(), end)
         if given is None:
             raise MalformedCall("An Action has no Action Input.")
-        calls.append(Call(match[1].strip(), _leading_object(answer[given.end() : end].strip())))
+        calls.append(Call(action_name(match), _leading_object(answer[given.end() : end].strip())))
     return calls
+
+
+def action_name(match: re.Match[str]) -> str:
+    return match[1].strip(" \t*_`")
 
 
 def _leading_object(text: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ MAX_DEPTH = 100
 LENGTH = struct.Struct("<I")
 READ_SIZE = 1 << 16
 NUMPY_KINDS = "biufcSU"  # of arrays that travel: numbers and texts
+LONGEST_FRACTION = 20_000  # hexadecimal digits; finding the common divisor is quadratic
 MAX_COLLIDING = 64  # distinct keys of one set or dict with the same hash
 
 
@@ -195,12 +196,18 @@ _BUILDERS: dict[str, Callable[[Any], Any]] = {
     "B": lambda b: bytearray(base64.b64decode(b, validate=True)),
     "c": lambda b: complex(float(b[0]), float(b[1])),
     "D": lambda b: Decimal(b),
-    "F": lambda b: Fraction(int(b[0], 16), int(b[1], 16)),
+    "F": lambda b: _fraction(*b),
     "dt": datetime.datetime.fromisoformat,
     "da": datetime.date.fromisoformat,
     "ti": datetime.time.fromisoformat,
     "td": lambda b: datetime.timedelta(int(b[0]), int(b[1]), int(b[2])),
 }
+
+
+def _fraction(top: str, bottom: str) -> Fraction:
+    if len(top) + len(bottom) > LONGEST_FRACTION:
+        raise FrameError("a fraction that takes long to reduce")
+    return Fraction(int(top, 16), int(bottom, 16))
 
 
 def refuse_colliding(keys: list) -> None:

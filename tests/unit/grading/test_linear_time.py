@@ -1,0 +1,180 @@
+"""No text that a model can write makes the search for its answer more than linear.
+
+Growth is measured, not time: eight times the text may cost three times as much as it should, plus a constant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sdpo.grading.compare import outputs_equal
+from sdpo.grading.extract import extract_code, fenced_blocks, tagged
+from sdpo.grading.feedback import clean
+from sdpo.grading.math_answers import (
+    NoAnswer,
+    choice_letter,
+    is_prose,
+    last_boxed,
+    looks_like_mathematics,
+    normalize,
+    plain_words,
+    rational,
+)
+from sdpo.grading.multiple_choice import extract_letter
+from sdpo.grading.sandbox.inside.frames import FrameError, decode, unpack
+from sdpo.grading.text_match import answer_of
+from sdpo.grading.tool_calls import MalformedCall, extract_calls
+from sdpo.tokens.think import strip_think
+
+SIZE, FACTOR = 12_000, 8
+
+# Repeated to the size; a pair is (once at the start, repeated), a triple has an end too.
+TEXTS: dict[str, tuple[str, str, str]] = {
+    "backticks": ("", "`", ""),
+    "backticks and a letter": ("", "`", "x`"),
+    "unclosed fences": ("", "```python\n", ""),
+    "fences with text": ("", "```python\nx = (\n```\n", "```python\n"),
+    "fences of growing kinds": ("", "```\n~~~\n", "x"),
+    "blanks after a fence": ("```python a", " ", "b\nx\n```"),
+    "blanks": ("", " ", "x"),
+    "newlines": ("", "\n", "x"),
+    "open think tags": ("", "<think>", ""),
+    "closed think tags": ("", "</think> ", ""),
+    "nested think tags": ("<think>" * 500, "</think>", "<think>"),
+    "open answer tags": ("", "<answer>", ""),
+    "pairs of answer tags": ("", "<answer></answer>", ""),
+    "answer of stops": ("<answer>A", ".", "</answer>"),
+    "answer of letters": ("<answer>A", ", B", "</answer>"),
+    "answer of blanks": ("<answer>A", " ", "x</answer>"),
+    "answer of stars": ("<answer>", "*", "A?</answer>"),
+    "answer is, then blanks": ("the answer is", " ", "?"),
+    "answer, then colons": ("answer", ":", "?"),
+    "answer is is is": ("answer ", "is", "?"),
+    "answer is option": ("answer is option", " ", "*"),
+    "final answers": ("", "final answer ", ""),
+    "final, then blanks": ("final", " ", "answe"),
+    "open boxes": ("", r"\boxed{", ""),
+    "nested boxes": ("", r"\boxed{", "1" + "}" * 9000),
+    "empty boxes": ("", r"\boxed{}", ""),
+    "box of blanks": (r"\boxed{", " ", "?}"),
+    "box of text and blanks": (r"\boxed{\text{", " ", "?}}"),
+    "boxes without braces": ("", r"\boxed 1", "x"),
+    "box of one long number": (r"\boxed ", "1", "x"),
+    "box of separators": (r"\boxed ", "1,", "x"),
+    "boxed thousands": (r"\boxed{1", ",234", "5}"),
+    "boxed groups of digits": (r"\boxed{", "1,2345", "}"),
+    "boxed texts": (r"\boxed{", r"\text{a}", "}"),
+    "boxed open texts": (r"\boxed{", r"\text{", "}"),
+    "boxed fractions": (r"\boxed{", r"\frac 1 2", "}"),
+    "boxed spaces": (r"\boxed{", r"\ \,\;", "}"),
+    "boxed words": (r"\boxed{", "a b ", "1}"),
+    "boxed minus": (r"\boxed{", "-", "1}"),
+    "braces": ("", "{", "}"),
+    "backslashes": ("", "\\", ""),
+    "action of blanks": ("Action: a", " ", "b\nAction Input: {}"),
+    "action of stars": ("Action: a", "*", "b\nAction Input: {}"),
+    "actions without input": ("", "Action: a\n", "Action Input: {}"),
+    "action lines": ("", "Action: a\nAction Input: {}\n", ""),
+    "marks before an action": ("", "-", "Action"),
+    "open tool calls": ("", "<tool_call>", ""),
+    "tool call of brackets": ("<tool_call>", "[", "</tool_call>"),
+    "tool call of objects": ("<tool_call>", '{"a":', "</tool_call>"),
+    "tool calls": ("", '<tool_call>{"name": "f"}</tool_call>', ""),
+    "tool call of digits": ('<tool_call>{"name": "f", "arguments": {"a": ', "9", "}}</tool_call>"),
+    "open brackets": ("", "[", ""),
+    "python call": ("f(a=", "(", ")"),
+    "dots": ("", "a.", "("),
+    "chat tokens": ("", "<|", ""),
+    "decimals": ("1.5 ", "1", "."),
+    "exponents": ("1e", "9", ""),
+}
+
+
+def boxed(text: str) -> None:
+    try:
+        given = last_boxed(text)
+    except NoAnswer:
+        given = text
+    for look in (normalize, rational, choice_letter, plain_words, is_prose, looks_like_mathematics):
+        look(given)
+
+
+def calls(text: str) -> None:
+    with contextlib.suppress(MalformedCall):
+        extract_calls(text)
+
+
+SEARCHES: dict[str, Callable[[str], object]] = {
+    "code": extract_code,
+    "code of a response that was cut off": lambda text: extract_code(text, truncated=True),
+    "blocks": fenced_blocks,
+    "tags": lambda text: tagged(text, "answer"),
+    "thinking": strip_think,
+    "mathematics": boxed,
+    "multiple choice": lambda text: extract_letter(text, 4),
+    "tool calls": calls,
+    "text": answer_of,
+    "feedback": clean,
+    "standard output": lambda text: outputs_equal(text, "1.5 2.5"),
+}
+
+
+def seconds(search: Callable[[str], object], text: str) -> float:
+    best = float("inf")
+    for _ in range(2):
+        start = time.thread_time()
+        search(text)
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+def text_of(name: str, size: int) -> str:
+    start, middle, end = TEXTS[name]
+    return start + middle * (size // len(middle)) + end
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_eight_times_the_text_costs_about_eight_times_as_much(search):
+    look, too_slow = SEARCHES[search], {}
+    for name in TEXTS:
+        small = seconds(look, text_of(name, SIZE))
+        large = seconds(look, text_of(name, FACTOR * SIZE))
+        if large > 3 * FACTOR * small + 0.05:
+            too_slow[name] = (small, large)
+    assert too_slow == {}
+
+
+def test_the_measure_sees_a_quadratic_search():
+    def quadratic(text: str) -> int:
+        return sum(len(text[i:].lstrip(" ")) for i in range(0, len(text), 64))
+
+    small, large = (seconds(quadratic, text_of("blanks", size)) for size in (SIZE, FACTOR * SIZE))
+    assert large > 3 * FACTOR * small + 0.05
+
+
+NUMBERS = {
+    "colliding integers": lambda n: {"s": [{"i": hex(k * ((1 << 61) - 1))} for k in range(n // 20)]},
+    "a mapping of colliding integers": lambda n: {"d": [[{"i": hex(k * ((1 << 61) - 1))}, 1] for k in range(n // 20)]},
+    "one long integer": lambda n: {"i": "0x" + "f" * n},
+    "one long fraction": lambda n: {"F": ["0x1" + "0" * (n // 2), "0x" + "f" * (n // 2)]},
+    "one long decimal": lambda n: {"D": "9" * n},
+    "a huge exponent": lambda n: [{"D": "1e999999999"}] * (n // 20),
+    "many lists": lambda n: [[]] * (n // 2),
+    "a deep list": lambda n: json.loads("[" * 90 + "1," * (n // 2) + "1" + "]" * 90),
+    "strings": lambda n: ["\u2028\\"] * (n // 9),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_hostile_value_is_read_in_linear_time(name):
+    def read(text: str) -> None:
+        with contextlib.suppress(FrameError):
+            decode(unpack(text.encode()))
+
+    small, large = (seconds(read, json.dumps(NUMBERS[name](size))) for size in (SIZE, FACTOR * SIZE))
+    assert large <= 3 * FACTOR * small + 0.05
