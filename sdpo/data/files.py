@@ -1,4 +1,4 @@
-"""Rows of parquet, JSON and JSON lines files, and a parquet writer. Only JSON arrays must fit in memory."""
+"""Rows of parquet, JSON and JSON lines files, one at a time, and a parquet writer. No file has to fit in memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sdpo.data.json_array import array_elements
 from sdpo.errors import DataError, problem
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
+READ_ROWS = 128  # parquet rows decoded at once; rows with tests can be megabytes
+READ_BUFFER = 1 << 18  # bytes
+WRITE_ROWS = 1024  # rows of one row group
 
 
 def suffix_of(path: Path) -> str | None:
@@ -54,8 +59,9 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1024):
+        # Through a small buffer pages are read when their rows are due, and not a column at a time.
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER) as table:
+            for batch in table.iter_batches(batch_size=READ_ROWS):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a readable parquet file: {error}") from error
@@ -65,18 +71,18 @@ def _json_rows(path: Path) -> Iterator[Any]:
     """A JSON array of rows, or one row a line; which of them the first character tells, whatever the file's name."""
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8") as lines:
+        with opener(path, "rt", encoding="utf-8-sig") as lines:
             first = next((line for line in lines if line.strip()), "")
             lines.seek(0)
-            if first.lstrip("\ufeff \t").startswith("["):
-                yield from json.loads(lines.read().lstrip("\ufeff"))
+            if first.lstrip().startswith("["):
+                yield from array_elements(lines)
                 return
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _parse_line(line.lstrip("\ufeff"), f"{path} line {number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error}") from error
-    except (json.JSONDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (ValueError, gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path}: not readable as JSON: {error}") from error
 
 
@@ -92,21 +98,45 @@ def _parse_line(line: str, where: str) -> Any:
 def write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write rows (see `rows.to_row`), replacing the file in one move; columns that are null in every row are left out.
 
-    Returns the number of rows. Raises DataError when there is none, or when a field has values of several types.
+    `rows` is read twice, first for the schema and then to write, a row group at a time: give a list, or an object that
+    can be iterated again. Returns the number of rows. Raises DataError when there is none, or when a field has values
+    of several types.
     """
     import pyarrow
     import pyarrow.parquet
 
-    listed = [dict(row) for row in rows]
-    if not listed:
-        raise DataError(f"{path}: no rows to write")
-    columns = [name for name in listed[0] if any(row.get(name) is not None for row in listed)]
+    if iter(rows) is rows:
+        raise TypeError("write_parquet reads the rows twice; an iterator can be read once")
     try:
-        table = pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in listed])
+        schema, count = _schema_of(rows, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + f".part{os.getpid()}")
+        with pyarrow.parquet.ParquetWriter(part, schema) as writer:
+            for group in _groups(rows):
+                writer.write_table(
+                    pyarrow.Table.from_pylist([{n: row.get(n) for n in schema.names} for row in group], schema)
+                )
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise DataError(f"{path}: a field has values of several types: {error}; store it as JSON text") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + f".part{os.getpid()}")
-    pyarrow.parquet.write_table(table, part)
     part.replace(path)
-    return len(listed)
+    return count
+
+
+def _schema_of(rows: Iterable[Mapping[str, Any]], path: Path) -> tuple[Any, int]:
+    """The schema that all rows fit, without the columns that are always null, and the number of rows."""
+    import pyarrow
+
+    schema, count = None, 0
+    for group in _groups(rows):
+        count += len(group)
+        own = pyarrow.Table.from_pylist([dict(row) for row in group]).schema
+        schema = own if schema is None else pyarrow.unify_schemas([schema, own], promote_options="permissive")
+    if schema is None:
+        raise DataError(f"{path}: no rows to write")
+    return pyarrow.schema([field for field in schema if not pyarrow.types.is_null(field.type)]), count
+
+
+def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    left = iter(rows)
+    while group := list(islice(left, WRITE_ROWS)):
+        yield group

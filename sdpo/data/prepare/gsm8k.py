@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.source import Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -35,4 +35,5 @@ SOURCE = Source(
     origin="https://github.com/openai/grade-school-math",
     licence="MIT",
     description="grade-school mathematics",
+    hub=HubFiles("openai/gsm8k", ("main/*.parquet",), "main"),
 )

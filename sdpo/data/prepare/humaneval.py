@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.source import Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -45,4 +45,13 @@ SOURCE = Source(
     origin="https://github.com/openai/human-eval",
     licence="MIT",
     description="Python functions from their docstrings",
+    hub=HubFiles("openai/openai_humaneval", ("openai_humaneval/*.parquet",), "openai_humaneval"),
+)
+PLUS = Source(
+    name="humaneval_plus",
+    convert=convert,
+    origin="https://huggingface.co/datasets/evalplus/humanevalplus",
+    licence="Apache-2.0",
+    description="HumanEval with many more tests",
+    hub=HubFiles("evalplus/humanevalplus", ("data/*.parquet",), "data"),
 )

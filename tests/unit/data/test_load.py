@@ -8,7 +8,7 @@ import pytest
 
 from sdpo.config.schema import DataConfig
 from sdpo.data.files import write_parquet
-from sdpo.data.load import filter_overlong, load_prompts
+from sdpo.data.load import Drop, load_prompts, select_prompts
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 from sdpo.tokens.chat import ChatRenderer
@@ -112,10 +112,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_prompts([str(tmp_path / "gone.parquet")], DataConfig())
 
 
-def test_unknown_kinds_of_file_and_folders_are_refused(tmp_path: Path) -> None:
-    for name in (write(tmp_path / "a.csv", "a,b"), str(tmp_path)):
-        with pytest.raises(DataError, match=r"a file that ends in \.parquet, \.json"):
-            load_prompts([name], DataConfig())
+def test_unknown_kinds_of_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a file that ends in \.parquet, \.json"):
+        load_prompts([write(tmp_path / "a.csv", "a,b")], DataConfig())
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.jsonl", ""), ("a.json", "[]"), ("a.json", " \n\n")])
@@ -128,7 +127,7 @@ def test_an_empty_file_is_an_error(tmp_path: Path, name: str, text: str) -> None
     ("name", "text", "message"),
     [
         ("a.jsonl", json.dumps(ROWS[0]) + "\n{oops\n", r"a\.jsonl line 2: not valid JSON"),
-        ("a.json", '[{"a": 1},', r"a\.json: not readable as JSON"),
+        ("a.json", json.dumps(ROWS)[:-20], r"a\.json: not readable as JSON: element 3"),
         ("a.parquet", "text", r"a\.parquet: not a readable parquet file"),
         ("a.jsonl", json.dumps(ROWS[0]) + "\n7\n", r"a\.jsonl row 2: got int; a row must be an object"),
         ("a.jsonl", as_lines([*ROWS, {"data_source": "x"}]), r"a\.jsonl row 4: prompt: missing"),
@@ -161,24 +160,46 @@ def test_the_length_filter_counts_template_tools_and_header(chat: ChatRenderer) 
     plain, with_tool, long = prompt("a", "hi"), prompt("b", "hi", tools=(TOOL,)), prompt("c", "word " * 90)
     limit = len(chat.student_ids(plain))
     assert limit > len(chat.tokenizer.encode("hi"))
-    notes: list[str] = []
-    kept = filter_overlong([plain, with_tool, long], chat, DataConfig(max_prompt_length=limit), notes.append)
-    assert kept == [plain]
-    (note,) = notes
-    assert note.startswith(f"dropped 2 of 3 prompts over {limit} tokens: b (") and "c (" in note
+    selected = select_prompts([plain, with_tool, long], chat, DataConfig(max_prompt_length=limit))
+    assert list(selected.prompts) == [plain]
+    assert [(d.uid, d.field) for d in selected.dropped] == [("b", "prompt"), ("c", "prompt")]
+    assert selected.summary().startswith("dropped 2 of 3 rows (2 for prompt): b: ")
 
 
-def test_nothing_is_noted_when_all_prompts_fit(chat: ChatRenderer) -> None:
-    notes: list[str] = []
-    assert len(filter_overlong([prompt("a", "hi")], chat, DataConfig(), notes.append)) == 1 and not notes
+def test_a_prompt_over_the_limit_is_dropped_whole_never_cut_and_counted(chat: ChatRenderer) -> None:
+    """Nothing is left of it that could be trained on with all of its answer cut away."""
+    fits, long = prompt("a", "hi"), prompt("b", "word " * 50)
+    selected = select_prompts([long, fits], chat, DataConfig(max_prompt_length=40))
+    assert list(selected.prompts) == [fits] and len(selected.dropped) == 1
+    assert f"{len(chat.student_ids(long))} tokens, more than 40" in selected.summary()
+
+
+def test_nothing_is_said_when_all_prompts_can_be_used(chat: ChatRenderer) -> None:
+    selected = select_prompts([prompt("a", "hi")], chat, DataConfig())
+    assert len(selected.prompts) == 1 and selected.summary() == ""
 
 
 def test_without_the_filter_the_first_overlong_prompt_is_an_error(chat: ChatRenderer) -> None:
     config = DataConfig(max_prompt_length=20, filter_overlong_prompts=False)
     with pytest.raises(DataError, match=r"prompt b: \d+ tokens, data\.max_prompt_length is 20"):
-        filter_overlong([prompt("a", "hi"), prompt("b", "word " * 90)], chat, config)
+        select_prompts([prompt("a", "hi"), prompt("b", "word " * 90)], chat, config)
 
 
 def test_a_filter_that_leaves_nothing_is_an_error(chat: ChatRenderer) -> None:
     with pytest.raises(DataError, match=r"max_prompt_length: got 1; allowed: at least \d+, the shortest of 1 prompts"):
-        filter_overlong([prompt("a", "hi")], chat, DataConfig(max_prompt_length=1))
+        select_prompts([prompt("a", "hi")], chat, DataConfig(max_prompt_length=1))
+
+
+def test_rows_that_nobody_can_grade_are_dropped_counted_and_listed_with_row_field_and_problem(chat) -> None:
+    rows = [prompt(f"train/x:{i}", "hi", ground_truth=i) for i in range(9)]
+    selected = select_prompts(rows, chat, DataConfig(), lambda p: f"gold {p.ground_truth}" if p.ground_truth else None)
+    assert list(selected.prompts) == rows[:1]
+    assert selected.dropped[0] == Drop("train/x:1", "reward_model.ground_truth", "gold 1")
+    summary = selected.summary()
+    assert summary.startswith("dropped 8 of 9 rows (8 for reward_model.ground_truth): train/x:1: gold 1; ")
+    assert summary.endswith("; and 3 more")
+
+
+def test_rows_of_which_none_can_be_graded_are_an_error(chat: ChatRenderer) -> None:
+    with pytest.raises(DataError, match=r"row a: no tests; none of the 1 rows can be graded"):
+        select_prompts([prompt("a", "hi")], chat, DataConfig(), lambda p: "no tests")

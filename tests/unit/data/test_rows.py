@@ -31,7 +31,7 @@ def call_prompt(name: str, arguments: dict[str, Any], **changes: Any) -> Prompt:
 
 def through_parquet(prompts: list[Prompt], folder: Path) -> list[Prompt]:
     path = folder / "rows.parquet"
-    write_parquet(map(to_row, prompts), path)
+    write_parquet([to_row(p) for p in prompts], path)
     return [to_prompt(r, "", "row", from_table=True) for r in read_rows(path)]
 
 

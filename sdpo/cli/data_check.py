@@ -1,0 +1,215 @@
+"""What a data file holds and what is wrong with it, in one pass and without keeping the rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from sdpo.cli.gold_answers import responses
+from sdpo.config.schema import Config
+from sdpo.data.load import BUILTIN, load_prompts, open_rows
+from sdpo.data.rows import to_prompt, to_row
+from sdpo.errors import DataError
+from sdpo.grading.registry import build_source_grader, kind_of
+from sdpo.grading.source_grader import SourceGrader
+from sdpo.records import Prompt
+
+GRADED_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    row: int  # from 1
+    field: str
+    why: str
+
+
+@dataclass
+class Column:
+    filled: int = 0  # rows in which it is not null
+    types: dict[str, int] = field(default_factory=dict)  # name -> rows
+
+
+@dataclass
+class GoldGrades:
+    """How the graders judged a right and a wrong response written from each ground truth."""
+
+    right: int = 0  # right responses with reward 1
+    wrong: int = 0  # wrong responses with reward 0
+    without_answer: int = 0  # rows that hold no answer to write down, such as tests without a solution
+    exceptions: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class Inspection:
+    rows: int = 0
+    usable: int = 0
+    columns: dict[str, Column] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)  # data_source -> rows
+    lengths: array[int] = field(default_factory=lambda: array("q"))  # of usable prompts, in `unit`
+    unit: str = "characters"
+    too_long: int = 0  # over data.max_prompt_length; only when counted in tokens
+    unusable: list[Finding] = field(default_factory=list)
+    ungradable: list[Finding] = field(default_factory=list)
+    repeated: list[Finding] = field(default_factory=list)  # the question was there before
+    contradicted: int = 0  # of those, with another ground truth
+    overlapping: list[Finding] | None = None  # the question is in the other file; None: not asked
+    gold: GoldGrades | None = None  # None: not asked
+
+    @property
+    def faulty(self) -> bool:
+        """Whether training on the file needs a decision first. Repeated questions do not."""
+        gold = self.gold.exceptions if self.gold else []
+        return bool(self.unusable or self.ungradable or self.overlapping or gold)
+
+
+def inspect(
+    name: str,
+    config: Config,
+    count_tokens: Callable[[Prompt], int] | None = None,
+    against: str | None = None,
+    grade: bool = False,
+) -> Inspection:
+    """Reads the file, folder or hub data set `name` row by row.
+
+    Args:
+        count_tokens: length of a prompt under a model's template; None: characters.
+        against: another file; its questions must not be in this one.
+        grade: also grade a right and a wrong response for every row.
+
+    Raises DataError for a file that cannot be read at all.
+    """
+    found = Inspection(unit="tokens" if count_tokens else "characters")
+    other = None if against is None else {question_key(p) for p in _usable(against, config, Inspection())}
+    found.overlapping = None if other is None else []
+    seen: dict[bytes, tuple[int, bytes]] = {}
+    grader = build_source_grader(config)
+    try:
+        prompts = _observed(_usable(name, config, found), found, config, grader, count_tokens, seen, other)
+        if grade:
+            found.gold = GoldGrades()
+            _grade_all(prompts, grader, found.gold)
+        else:
+            for _ in prompts:
+                pass
+    finally:
+        grader.close()
+    return found
+
+
+def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int, Prompt]]:
+    """(row number, prompt) of the rows that fit the schema; the others are noted."""
+    if name.startswith(BUILTIN):
+        rows: Iterable[dict[str, Any]] = map(to_row, load_prompts([name], config.data))
+        table = False
+    else:
+        rows, table = open_rows(name, "file")
+    for number, row in enumerate(rows, 1):
+        found.rows = number
+        for column, value in row.items():
+            entry = found.columns.setdefault(column, Column())
+            if value is not None:
+                entry.filled += 1
+                _count(entry.types, _type_name(value))
+        try:
+            yield number, to_prompt(row, str(number), "row", config.data.prompt_key, from_table=table)
+        except DataError as error:
+            place, _, why = str(error).removeprefix("row: ").partition(": ")
+            found.unusable.append(Finding(number, place, why))
+
+
+def _observed(
+    prompts: Iterator[tuple[int, Prompt]],
+    found: Inspection,
+    config: Config,
+    grader: SourceGrader,
+    count_tokens: Callable[[Prompt], int] | None,
+    seen: dict[bytes, tuple[int, bytes]],
+    other: set[bytes] | None,
+) -> Iterator[tuple[int, Prompt]]:
+    """Passes on what can be graded, after counting everything."""
+    for number, prompt in prompts:
+        found.usable += 1
+        _count(found.sources, prompt.data_source)
+        length = count_tokens(prompt) if count_tokens else sum(len(m["content"]) for m in prompt.messages)
+        found.lengths.append(length)
+        found.too_long += bool(count_tokens) and length > config.data.max_prompt_length
+        key, truth = question_key((number, prompt)), _digest(json.dumps(prompt.ground_truth, default=repr))
+        first, first_truth = seen.setdefault(key, (number, truth))
+        if first != number:
+            contradicts = truth != first_truth
+            found.contradicted += contradicts
+            found.repeated.append(Finding(number, "prompt", f"as row {first}{', other answer' if contradicts else ''}"))
+        if other is not None and found.overlapping is not None and key in other:
+            found.overlapping.append(Finding(number, "prompt", "the question is in the other file"))
+        reason = _cannot_grade(prompt, grader)
+        if reason:
+            found.ungradable.append(Finding(number, "reward_model.ground_truth", reason))
+        else:
+            yield number, prompt
+
+
+def _cannot_grade(prompt: Prompt, grader: SourceGrader) -> str | None:
+    try:
+        return grader.check(prompt)
+    except DataError as error:  # a source that nobody grades
+        return str(error)
+
+
+def _grade_all(prompts: Iterator[tuple[int, Prompt]], grader: SourceGrader, gold: GoldGrades) -> None:
+    with ThreadPoolExecutor(GRADED_AT_ONCE) as pool:
+        while batch := list(islice(prompts, 16 * GRADED_AT_ONCE)):
+            for findings, answered in pool.map(lambda pair: _grade_one(*pair, grader), batch):
+                gold.without_answer += not answered
+                gold.right += answered and not any(f.field == "right answer" for f in findings)
+                gold.wrong += answered and not any(f.field == "wrong answer" for f in findings)
+                gold.exceptions += findings
+
+
+def _grade_one(number: int, prompt: Prompt, grader: SourceGrader) -> tuple[list[Finding], bool]:
+    pair = responses(prompt)
+    if pair is None:
+        return [], False
+    findings = []
+    for name, response, reward in (("right answer", pair.right, 1.0), ("wrong answer", pair.wrong, 0.0)):
+        grade = grader.grade_or_status(prompt, response, False)
+        if grade.reward != reward:
+            why = grade.feedback.split("\n")[0] or "; ".join(grade.flags)
+            findings.append(Finding(number, name, f"{grade.status}, reward {grade.reward}: {why}"))
+    return findings, True
+
+
+def grader_name(data_source: str, config: Config) -> str:
+    if config.custom_reward_function.path is not None:
+        return f"{config.custom_reward_function.name} of {config.custom_reward_function.path}"
+    try:
+        return kind_of(data_source)
+    except DataError:
+        return "nobody grades it"
+
+
+def question_key(numbered: tuple[int, Prompt]) -> bytes:
+    """The last user message whatever its case and blanks: what makes two questions the same."""
+    content = next(m["content"] for m in reversed(numbered[1].messages) if m["role"] == "user")
+    return _digest(" ".join(content.casefold().split()))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return f"list of {_type_name(value[0])}"
+    names = {str: "text", dict: "object", list: "empty list", bool: "true/false", int: "number", float: "number"}
+    return names.get(type(value), type(value).__name__)
