@@ -16,6 +16,7 @@ from sdpo.tracking.jsonl import read_lines
 
 METRICS_FILE = "metrics.jsonl"
 SAMPLES_FILE = "samples.jsonl"
+TOKENS_FILE = "tokens.jsonl"
 CONFIG_FILE = "resolved_config.yaml"
 STATE_FILE = "run.json"
 REPORT_FILE = "report.html"
@@ -52,11 +53,19 @@ class RunHistory:
             if isinstance(line.get("step"), int):
                 by_step.setdefault(line["step"], {}).update(line)
         rows = [by_step[step] for step in sorted(by_step)]
-        return cls(run_dir, rows, _read_json(run_dir / STATE_FILE), _read_yaml(run_dir / CONFIG_FILE))
+        return cls(run_dir, rows, read_json(run_dir / STATE_FILE), read_yaml(run_dir / CONFIG_FILE))
+
+    @cached_property
+    def columns(self) -> dict[str, list[tuple[int, float]]]:
+        """Metric -> (step, value) wherever it is a number, in order of steps."""
+        columns: dict[str, list[tuple[int, float]]] = {}
+        for row in self.rows:
+            add_to_columns(columns, row)
+        return columns
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, value) wherever the metric is a number."""
-        return [(row["step"], row[name]) for row in self.rows if _is_number(row.get(name))]
+        return self.columns.get(name, [])
 
     def last(self, name: str) -> float | None:
         values = self.series(name)
@@ -64,9 +73,7 @@ class RunHistory:
 
     def names(self) -> list[str]:
         """Every metric that has at least one number, sorted."""
-        return sorted(
-            {name for row in self.rows for name, value in row.items() if _is_number(value)} - {"step", "time"}
-        )
+        return sorted(self.columns)
 
     @cached_property
     def elapsed(self) -> dict[int, float]:
@@ -155,11 +162,19 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def add_to_columns(columns: dict[str, list[tuple[int, float]]], row: dict[str, Any]) -> None:
+    """The numbers of one line, behind those of the steps before."""
+    for name, value in row.items():
+        if name not in ("step", "time") and _is_number(value):
+            columns.setdefault(name, []).append((row["step"], value))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; {} when the file is missing or broken."""
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -167,7 +182,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Likewise."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, yaml.YAMLError):

@@ -125,7 +125,7 @@ def _pair_card(first: Record, last: Record, name: str, kind: tuple[bool, bool], 
         response = _block(label, record.get("response", ""), _chips(record, solved))
         sides.append(f"<div>{response}{_feedback(record)}</div>")
     chip = f'<span class="chip {"good" if kind[1] else "bad"}">{name}</span>'
-    problem = f'<div class="wide">{_block("problem", _prompt_text(first))}</div>'
+    problem = f'<div class="wide">{_block("problem", prompt_text(first))}</div>'
     return _card(first, chip, problem + "".join(sides), opened)
 
 
@@ -138,13 +138,13 @@ def _sample_card(record: Record, threshold: float, opened: bool) -> str:
             sources.insert(0, f"demonstration: response {record['demonstration_index']}")
         chips = "".join(f'<span class="chip">{escape(source)}</span>' for source in sources)
         teacher = _block("teacher's prompt", record["teacher_prompt"], chips)
-    student = _block("problem", _prompt_text(record)) + _block("response", record.get("response", ""))
+    student = _block("problem", prompt_text(record)) + _block("response", record.get("response", ""))
     body = f"<div>{student}{_feedback(record)}</div><div>{teacher}</div>"
     return _card(record, _chips(record, _solved(record, threshold)), body, opened)
 
 
 def _card(record: Record, chips: str, body: str, opened: bool) -> str:
-    head = f'<span class="what">{shown(_question(record))}</span>{chips}{_id(record)}'
+    head = f'<span class="what">{shown(question(record))}</span>{chips}{_id(record)}'
     state = " open" if opened else ""
     return f'<details class="card"{state}><summary>{head}</summary><div class="body">{body}</div></details>'
 
@@ -175,14 +175,16 @@ def _block(label: str, text: Any, chips: str = "") -> str:
     return f'<div><p class="label">{escape(label)}{chips}</p><pre>{shown(text) or "<i>(empty)</i>"}</pre></div>'
 
 
-def _prompt_text(record: Record) -> str:
+def prompt_text(record: Record) -> str:
+    """The student's messages as one text."""
     messages = record.get("prompt") or []
     if len(messages) == 1:
         return _content(messages[0])
     return "\n\n".join(f"[{message.get('role')}]\n{_content(message)}" for message in messages)
 
 
-def _question(record: Record) -> str:
+def question(record: Record) -> str:
+    """The beginning of the last message, in one line."""
     messages = record.get("prompt") or [{}]
     return " ".join(_content(messages[-1]).split())[:200]
 

@@ -16,8 +16,8 @@ import torch
 from sdpo.algorithms.policy import loss_temperature
 from sdpo.algorithms.scores import Scores
 from sdpo.records import TrainRow
+from sdpo.tracking.history import TOKENS_FILE
 
-TOKENS_FILE = "tokens.jsonl"
 MAX_TOKENS = 2048  # of one response
 _CHUNK = 64  # tokens whose logits exist at once
 _PER_GROUP, _ROWS = 2, 8

@@ -10,8 +10,9 @@ import torch
 
 from sdpo.models.load import load_causal_lm
 from sdpo.records import TrainRow
+from sdpo.tracking.history import TOKENS_FILE
 from sdpo.workers.actor import Actor, split_over_ranks
-from sdpo.workers.token_log import TOKENS_FILE, traced_rows
+from sdpo.workers.token_log import traced_rows
 
 
 def _update(config, *batches) -> None:

@@ -1,0 +1,1 @@
+"""A page on this machine that follows a run from its files."""

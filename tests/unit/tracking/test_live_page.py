@@ -1,0 +1,208 @@
+"""The live page in headless Chromium, driven over its debugging protocol. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import connect
+
+from sdpo.tracking.live.run import LiveRun
+from sdpo.tracking.live.server import WatchServer
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
+    "--window-size=1440,1000",
+)  # fmt: skip
+ATTACK = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+
+class Tab:
+    """One page of a headless browser."""
+
+    def __init__(self, browser: str, profile: Path) -> None:
+        command = [browser, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._numbers = itertools.count(1)
+        port = self._wait(lambda: (profile / "DevToolsActivePort").read_text().splitlines(), FileNotFoundError)
+        self._socket = connect(f"ws://127.0.0.1:{port[0]}{port[1]}", max_size=None)
+        target = self._send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._send("Runtime.enable")
+
+    def _send(self, method: str, **params) -> dict:
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
+        if hasattr(self, "_session"):
+            message["sessionId"] = self._session
+        self._socket.send(json.dumps(message))
+        while (answer := json.loads(self._socket.recv(timeout=30))).get("id") != number:
+            pass
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def open(self, url: str) -> None:
+        self._send("Page.navigate", url=url)
+
+    def js(self, expression: str):
+        answer = self._send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, expression: str):
+        """Waits until the expression is true in the page, and returns it."""
+        return self._wait(lambda: self.js(expression) or None, AssertionError)
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._send("Page.captureScreenshot")["data"]))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    @staticmethod
+    def _wait(attempt, failure: type[Exception]):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                if (found := attempt()) is not None and found != []:
+                    return found
+            except failure:
+                pass  # not yet
+            time.sleep(0.1)
+        raise TimeoutError
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no headless browser on this machine: none of {', '.join(BROWSERS)}")
+    tab = Tab(browser, tmp_path_factory.mktemp("profile"))
+    yield tab
+    tab.close()
+
+
+def _sample(step: int, index: int, **changes) -> dict:
+    return {
+        "step": step, "phase": "train", "uid": f"problem-{step}", "index": index, "data_source": "programs",
+        "prompt": [{"role": "user", "content": f"Question {step}"}], "response": f"x = {index}\nreturn x",
+        "response_tokens": 4, "finish_reason": "stop", "reward": float(index), "status": "ok" if index else "wrong",
+        "feedback": "" if index else f"Wrong answer: {ATTACK}", "flags": [],
+        "teacher_prompt": f"Question {step}\n\nCorrect solution: {ATTACK}", "demonstration_index": 1,
+        "used_feedback": not index, "policy_version": step,
+    } | changes  # fmt: skip
+
+
+def _append(path: Path, *records: dict) -> None:
+    with path.open("a") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture
+def run(tmp_path, tab):
+    _append(
+        tmp_path / "metrics.jsonl", *({"step": s, "train/accuracy": s / 10, "actor/entropy": 1.0} for s in (1, 2, 3))
+    )
+    _append(tmp_path / "samples.jsonl", *(_sample(step, index) for step in (1, 2, 3) for index in (0, 1)))
+    numbers = {
+        "tokens": ["x", " = 0", "\n", "return x"],
+        "student": [-1, -2, -0.1, -3],
+        "teacher": [-1, -5, -0.1, -0.5],
+    }
+    _append(tmp_path / "tokens.jsonl", {"policy_version": 3, "uid": "problem-3", "index": 0, **numbers})
+    (tmp_path / "run.json").write_text('{"status": "running", "total_steps": 9}')
+    with WatchServer(LiveRun(tmp_path), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path, server
+        tab.open("about:blank")
+        server.shutdown()
+
+
+def test_the_curves_grow_with_the_run_and_show_values_under_the_pointer(run, tab):
+    folder, server = run
+    tab.open(server.url)
+    tab.until("document.querySelectorAll('#charts svg').length >= 2")
+    assert tab.js("document.getElementById('status').textContent") == "running"
+    path = "document.querySelector('#charts svg .line').getAttribute('d')"
+    before = tab.js(path)
+    _append(folder / "metrics.jsonl", {"step": 4, "train/accuracy": 0.9})
+    tab.until(f"{path} !== {json.dumps(before)}")
+    tab.js(
+        "(() => { const svg = document.querySelector('#charts svg'), box = svg.getBoundingClientRect();"
+        "svg.dispatchEvent(new PointerEvent('pointermove', {clientX: box.right - 12, clientY: box.top + 40})); })()"
+    )
+    assert "step 4" in tab.js("document.querySelector('#charts .tip').textContent")
+    tab.js("(() => { const f = document.getElementById('metric'); f.value = 'entropy'; f.oninput(); })()")
+    tab.until("document.querySelectorAll('#metrics svg').length === 1")
+
+
+def test_a_sample_shows_reward_feedback_and_teacher_prompt_side_by_side_with_coloured_tokens(run, tab, tmp_path):
+    folder, server = run
+    tab.open(server.url + "#samples")
+    tab.until("document.querySelectorAll('#list li').length === 6")
+    tab.js("(() => { const f = document.getElementById('filters'); f.elements.tokens.checked = true; f.oninput(); })()")
+    tab.until("document.querySelectorAll('#list li').length === 1")
+    tab.until("document.querySelectorAll('.tokens .token').length === 4")
+    text = tab.js("document.getElementById('detail').innerText")
+    for part in ("reward 0", "wrong", "Question 3", "Correct solution", "demonstration: response 1", ATTACK):
+        assert part in text
+    strengths = (
+        "[...document.querySelectorAll('.token')].map(t => [t.className, t.style.getPropertyValue('--strength')])"
+    )
+    assert tab.js(strengths) == [
+        ["token less", "0%"], ["token less", "100%"], ["token less", "0%"], ["token more", "100%"],
+    ]  # fmt: skip
+    assert "advantage 2.500 nats" in tab.js("document.querySelectorAll('.token')[3].title")
+    paint = "getComputedStyle(document.querySelectorAll('.token')[{}]).backgroundColor"
+    assert tab.js(paint.format(1)) != tab.js(paint.format(3)) != tab.js(paint.format(0))
+    left, right = (
+        tab.js(f"document.querySelectorAll('#detail .body > div')[{i}].getBoundingClientRect().left") for i in (0, 1)
+    )
+    assert right > left + 200  # side by side
+    if target := os.environ.get("SDPO_SCREENSHOTS"):
+        tab.screenshot(Path(target) / "watch_test.png")
+
+
+def test_text_from_models_is_shown_and_never_run(run, tab):
+    _, server = run
+    tab.open(server.url + "#samples")
+    tab.until("document.querySelectorAll('#detail pre').length >= 3")
+    assert tab.js("document.title") != "owned" and tab.js("document.images.length") == 0
+    assert tab.js("document.querySelectorAll('script').length") == 1
+
+
+def test_filters_and_search_narrow_the_list(run, tab):
+    _, server = run
+    tab.open(server.url + "#samples")
+    tab.until("document.querySelectorAll('#list li').length === 6")
+    tab.js(
+        "(() => { const f = document.getElementById('filters'); f.elements.outcome.value = 'solved'; f.oninput(); })()"
+    )
+    tab.until("document.querySelectorAll('#list li').length === 3")
+    tab.js(
+        "(() => { const f = document.getElementById('filters'); f.elements.text.value = 'question 2'; f.oninput(); })()"
+    )
+    tab.until("document.querySelectorAll('#list li').length === 1")
+    assert "problem-2" in tab.js("document.getElementById('list').innerText")
+    assert "problem-2" in tab.until("document.querySelector('#detail .top')?.innerText")
+
+
+def test_a_resume_that_replaces_the_files_is_followed(run, tab):
+    folder, server = run
+    tab.open(server.url + "#samples")
+    tab.until("document.querySelectorAll('#list li').length === 6")
+    _append(folder / "new", _sample(1, 0), _sample(1, 1))
+    os.replace(folder / "new", folder / "samples.jsonl")
+    tab.until("document.querySelectorAll('#list li').length === 2")
