@@ -1,7 +1,9 @@
 """Runs folders of attack programs (tests/fixtures/attacks/README.md) against the code grader and says which were
 stopped.
 
-python attack_lab.py FOLDER ... [--level L3|L3-|L2|L1]      prints one JSON object: level, report, results
+    python attack_lab.py FOLDER ... [--level L3|L3-|L2|L1] [--styles check pytest unittest]
+
+Prints one JSON object: level, report, results.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +38,13 @@ GRACE_SECONDS = 5.0
 DROP_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 BENIGN = {"type": "function", "name": "solve", "cases": [{"args": [20], "expected": 41}]}
 PORT = 18999
+ASSERT_STYLES = {
+    "check": "def check(candidate):\n    assert candidate(1) == '{first}'\n    assert candidate(2) == '{second}'\n",
+    "pytest": "from solution import solve\ndef test_one():\n    assert solve(1) == '{first}'\n"
+    "class TestTwo:\n    def test(self):\n        assert solve(2) == '{second}'\n",
+    "unittest": "import unittest\nfrom solution import solve\nclass Cases(unittest.TestCase):\n    def test(self):\n"
+    "        self.assertEqual(solve(1), '{first}')\n        self.assertIn(solve(2), ['{second}'])\n",
+}
 
 
 @dataclass
@@ -87,10 +97,12 @@ class Lab:
             return
 
 
-def problems(grader: CodeGrader, lab: Lab, path: Path) -> tuple[list[str], list[Grade]]:
+def problems(grader: CodeGrader, lab: Lab, path: Path, styles: Sequence[str]) -> tuple[list[str], list[Grade]]:
     """What the attack achieved; empty when it was stopped."""
     text = path.read_text()
     kinds = header(text, "KINDS").split()
+    if "assert" in kinds:
+        kinds = [kind for kind in kinds if kind != "assert"] + list(styles)
     checks = set(header(text, "CHECK").split())
     source = text.replace("@HOST@", str(lab.host)).replace("@SCRATCH@", str(lab.host / "scratch"))
     found: list[str] = []
@@ -124,7 +136,7 @@ def tests_of(kind: str):
         )
     if kind == "stdin":
         return read_tests({"type": "stdin", "cases": [{"input": "1\n", "output": token}]})
-    code = f"def check(candidate):\n    assert candidate(1) == {token!r}\n    assert candidate(2) == {second!r}\n"
+    code = ASSERT_STYLES[kind].format(first=token, second=second)
     return read_tests({"type": "assert", "code": code, "entry_point": "solve"})
 
 
@@ -179,15 +191,15 @@ def options_for(level: str) -> SandboxOptions:
     return SandboxOptions(ceiling=level, allow_unsafe=level == "L0")
 
 
-def run(folders: list[Path], level: str) -> dict:
+def run(folders: list[Path], level: str, styles: Sequence[str]) -> dict:
     with tempfile.TemporaryDirectory(prefix="attack-lab-") as host, Sandbox(options_for(level)) as sandbox:
         lab = Lab(Path(host))
         lab.prepare()
         grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
-        with ThreadPoolExecutor(4) as threads:
-            outcomes = list(threads.map(lambda path: problems(grader, lab, path), paths))
+        with ThreadPoolExecutor(8) as threads:
+            outcomes = list(threads.map(lambda path: problems(grader, lab, path, styles), paths))
         results = {path.stem: found for path, (found, _) in zip(paths, outcomes, strict=True)}
         statuses = {
             path.stem: [str(g.status) for g in grades] for path, (_, grades) in zip(paths, outcomes, strict=True)
@@ -202,8 +214,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--level", default="L3")
+    parser.add_argument("--styles", nargs="+", choices=ASSERT_STYLES, default=list(ASSERT_STYLES))
     options = parser.parse_args()
-    print(json.dumps(run(options.folders, options.level)))
+    print(json.dumps(run(options.folders, options.level, options.styles)))
 
 
 if __name__ == "__main__":

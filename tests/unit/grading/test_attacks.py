@@ -1,7 +1,7 @@
 """Every attack program is stopped under the conditions of every kind of machine that can be made here.
 
-`pytest tests/unit/grading/test_attacks.py --slow -s` prints the whole table. Needs root: the conditions take rights
-away.
+`pytest tests/unit/grading/test_attacks.py --slow -s` prints the whole table, and judges every attack with check(),
+pytest and unittest. Needs root: the conditions take rights away.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FOLDERS = [str(ATTACKS), str(ATTACKS.with_name("more_attacks"))]
 # Condition -> level that the sandbox has to find by itself.
 MACHINES = {
     "root": ("", "L3"),
-    "unprivileged user": ("user", "L3"),
-    "user, no user namespaces": ("user,no-userns", "L2"),
     "user, no user namespaces, no Landlock": ("user,no-userns,no-landlock", "L1"),
 }
 MORE_MACHINES = {
+    "unprivileged user": ("user", "L3"),
+    "user, no user namespaces": ("user,no-userns", "L2"),
     "root, mounts refused": ("no-mount", "L3-"),
     "user, mounts refused": ("user,no-mount", "L3-"),
     "root, no user namespaces": ("no-userns", "L2"),
@@ -62,9 +62,9 @@ def show(capsys, name: str, outcome: dict) -> None:
 
 @needs_root
 @pytest.mark.parametrize("name", [*MACHINES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MACHINES)])
-def test_every_attack_is_stopped(name, capsys):
+def test_every_attack_is_stopped(name, capsys, request):
     conditions, level = (MACHINES | MORE_MACHINES)[name]
-    outcome = run_lab(conditions)
+    outcome = run_lab(conditions, *([] if request.config.getoption("--slow") else ["--styles", "check"]))
     show(capsys, name, outcome)
     assert outcome["level"] == level, outcome["report"]
     assert {attack: found for attack, found in outcome["results"].items() if found} == {}

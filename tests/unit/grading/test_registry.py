@@ -11,7 +11,7 @@ from sdpo.config.schema import Config
 from sdpo.data.programs import body, problems, steps_of
 from sdpo.errors import ConfigError, DataError, GradingError
 from sdpo.grading.once import Once
-from sdpo.grading.registry import build_grader, build_runner, check_rows, kind_of
+from sdpo.grading.registry import build_grader, build_runner, kind_of
 from sdpo.grading.sandbox.outcome import SandboxFault
 from sdpo.records import UNGRADED, GradeStatus, Prompt
 
@@ -168,21 +168,22 @@ def test_a_custom_function_that_raises_stops_with_a_named_error(tmp_path):
         build_grader(config).grade(prompt("x", None), "y", False)
 
 
-def test_rows_that_cannot_be_graded_are_found_at_data_load():
+def test_rows_that_cannot_be_graded_are_found_by_checking_them():
     rows = [prompt("gsm8k", "4"), prompt("gsm8k", "see the figure"), prompt("code", {"type": "stdin", "cases": []})]
-    assert [reason for _, reason in check_rows(rows, Config())] == [
+    grader = build_grader(Config())
+    assert [grader.check(row) for row in rows] == [
+        None,
         "gold answer 'see the figure' cannot be read as mathematics",
         "no tests",
     ]
-    with pytest.raises(DataError, match="none of the 1 rows"):
-        check_rows(rows[1:2], Config())
     with pytest.raises(DataError, match="data_source"):
-        check_rows([prompt("poetry", 1)], Config())
+        grader.check(prompt("poetry", 1))
+    grader.close()
 
 
 def test_checking_rows_starts_no_sandbox(monkeypatch):
     monkeypatch.setattr("sdpo.grading.registry.build_runner", lambda grading: pytest.fail("a sandbox was started"))
-    assert check_rows([prompt("code", ADD)], Config()) == []
+    assert build_grader(Config()).check(prompt("code", ADD)) is None
 
 
 def test_an_http_back_end_needs_an_address():
