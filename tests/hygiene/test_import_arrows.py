@@ -14,7 +14,7 @@ ROWS = (
     ("models", "teacher", "rollout", "weights", "tracking"),
     ("workers",),
     ("training",),
-    ("test_time", "session"),
+    ("test_time", "session", "screening"),
     ("cli", "main_sdpo"),
 )
 ROW_OF = {part: row for row, parts in enumerate(ROWS) for part in parts}

@@ -1,0 +1,225 @@
+"""The student's accuracy, and the same model's accuracy under each thing that a teacher can be shown.
+
+Everything is the run's own: rollout engine, sampling settings, graders, reprompt builder. Only the student's prompt is
+exchanged for the teacher's, and the teacher answers instead of scoring.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+
+from sdpo.config.schema import Config, SelfDistillationConfig
+from sdpo.models.load import load_tokenizer
+from sdpo.records import GradeStatus, Group, Reprompt, Sample
+from sdpo.reprompt.builder import RepromptBuilder
+from sdpo.reprompt.demonstrations import is_success
+from sdpo.tokens.chat import ChatRenderer
+from sdpo.training.run import load_jobs, resolve_device
+from sdpo.workers.grader import ThreadGraderPool
+from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+
+NO_DEMONSTRATION = math.inf  # a reward that no response reaches
+TEACHER_STEP = 1  # the teacher's answers get other seeds than the student's
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A mean over problems with its standard error (0 for a single problem)."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}"
+
+
+@dataclass(frozen=True)
+class Context:
+    """One thing that the teacher can be shown. `coverage`: share of the student's graded answers for which there is
+    such a context. `teacher` is its accuracy there; `student` that of the *other* answers to the same problems, because
+    answers with feedback are wrong ones by selection, and a second draw would do better without being told anything.
+    `gap` is over all answers, those without the context counting as no gain.
+    """
+
+    name: str
+    coverage: float
+    student: Rate | None
+    teacher: Rate | None
+    gap: Rate
+    prompt_tokens: float | None  # mean length of the teacher's prompt
+
+
+@dataclass(frozen=True)
+class Screening:
+    """All that was measured. Fractions are of answers, or of problems where named so."""
+
+    problems: int
+    answers: int
+    student: Rate
+    solved_group_frac: float  # problems with at least one success
+    mixed_group_frac: float  # and at least one failure
+    truncated_frac: float
+    ungraded_frac: float
+    infra_error_frac: float
+    contexts: list[Context]
+
+
+def contexts_of(settings: SelfDistillationConfig) -> dict[str, SelfDistillationConfig]:
+    """The settings that show the teacher one thing alone, everything, or what the run would show."""
+
+    def change(**changes: object) -> SelfDistillationConfig:
+        changed = copy.copy(settings)
+        for name, value in changes.items():
+            setattr(changed, name, value)
+        return changed
+
+    both = {"include_environment_feedback": True, "environment_feedback_only_without_solution": False}
+    return {
+        "feedback": change(**both, success_reward_threshold=NO_DEMONSTRATION),
+        "solution": change(include_environment_feedback=False),
+        "both": change(**both),
+        "as configured": settings,
+    }
+
+
+def screen(
+    config: Config, part: str, problems: int, per_problem: int, say: Callable[[str], None] = lambda text: None
+) -> Screening:
+    """Draws `rollout.n` answers to each of `problems` problems, and under every context one teacher's answer for each
+    of the first `per_problem` answers of a problem. Raises SdpoError as a run would."""
+    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    jobs = load_jobs(config, chat, part)
+    chosen = random.Random(config.data.seed).sample(range(len(jobs)), min(problems, len(jobs)))
+    n, settings = config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor.self_distillation
+    worker = RolloutWorker(config, resolve_device(config.trainer.device), ThreadGraderPool(config))
+    try:
+        say(f"student: {len(chosen)} problems, {n} answers each")
+        groups = worker.generate([jobs[i] for i in sorted(chosen)], sampling_plan(config, n, 0))
+        teacher = _Teacher(config, worker, groups, per_problem)
+        contexts = []
+        for name, shown in contexts_of(settings).items():
+            say(f"teacher: {name}")
+            contexts.append(context_of(name, teacher.rows(RepromptBuilder(shown, chat, config.data.seed))))
+    finally:
+        worker.close()
+    return summarize(groups, contexts, settings.success_reward_threshold)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graded answer of the student. `teacher`: whether the teacher's was right; None: no such context, or it could
+    not be graded."""
+
+    uid: str
+    student: float  # accuracy of the other answers to this problem
+    teacher: bool | None
+    prompt_tokens: int = 0  # of the teacher's prompt
+
+
+class _Teacher:
+    """Answers reprompts, each one once: contexts overlap."""
+
+    def __init__(self, config: Config, worker: RolloutWorker, groups: list[Group], per_problem: int) -> None:
+        self._plan, self._worker = sampling_plan(config, 1, TEACHER_STEP), worker
+        self._groups, self._per_problem = groups, per_problem
+        self._threshold = config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
+        self._right: dict[tuple[str, int, tuple[int, ...]], bool | None] = {}
+
+    def rows(self, builder: RepromptBuilder) -> list[Row]:
+        shown: list[tuple[Group, Sample, Reprompt | None]] = []
+        for group in self._groups:
+            pairs = zip(group.samples, builder.build(group)[0], strict=True)
+            shown += [(group, *pair) for pair in pairs][: self._per_problem]
+        self._answer(shown)
+        rows = []
+        for group, sample, reprompt in shown:
+            if sample.grade is not None and sample.grade.graded:
+                right = None if reprompt is None else self._right[_key(sample, reprompt)]
+                tokens = 0 if reprompt is None else len(reprompt.prompt_ids)
+                rows.append(Row(sample.prompt_uid, others_rate(group, sample, self._threshold), right, tokens))
+        return rows
+
+    def _answer(self, shown: list[tuple[Group, Sample, Reprompt | None]]) -> None:
+        jobs = {
+            key: Job(replace(group.prompt, uid=f"{sample.prompt_uid}/{sample.index}"), reprompt.prompt_ids)
+            for group, sample, reprompt in shown
+            if reprompt is not None and (key := _key(sample, reprompt)) not in self._right
+        }
+        for key, group in zip(jobs, self._worker.generate(list(jobs.values()), self._plan), strict=True):
+            grade = group.samples[0].grade
+            graded = grade is not None and grade.graded
+            self._right[key] = is_success(group.samples[0], self._threshold) if graded else None
+
+
+def context_of(name: str, rows: Sequence[Row]) -> Context:
+    covered = [row for row in rows if row.teacher is not None]
+    gaps = [(row.uid, 0.0 if row.teacher is None else row.teacher - row.student) for row in rows]
+    return Context(
+        name=name,
+        coverage=len(covered) / len(rows) if rows else 0.0,
+        student=by_problem([(row.uid, row.student) for row in covered]) if covered else None,
+        teacher=by_problem([(row.uid, float(row.teacher)) for row in covered]) if covered else None,
+        gap=by_problem(gaps) if gaps else Rate(0.0, 0.0),
+        prompt_tokens=mean(row.prompt_tokens for row in covered) if covered else None,
+    )
+
+
+def others_rate(group: Group, sample: Sample, threshold: float) -> float:
+    """Accuracy of the group without `sample`: what another draw would reach. Of itself when it is the only one."""
+    others = [s for s in group.samples if s is not sample and s.grade is not None and s.grade.graded]
+    return mean(float(is_success(s, threshold)) for s in others or [sample])
+
+
+def summarize(groups: list[Group], contexts: list[Context], threshold: float) -> Screening:
+    samples = [sample for group in groups for sample in group.samples]
+    graded = [s for s in samples if s.grade is not None and s.grade.graded]
+    counts = [sum(is_success(s, threshold) for s in group.samples) for group in groups]
+    whole = [sum(s.grade is not None and s.grade.graded for s in group.samples) for group in groups]
+    failed = sum(s.grade is not None and s.grade.status is GradeStatus.INFRA_ERROR for s in samples)
+    return Screening(
+        problems=len(groups),
+        answers=len(samples),
+        student=by_problem([(s.prompt_uid, is_success(s, threshold)) for s in graded]) if graded else Rate(0.0, 0.0),
+        solved_group_frac=mean(count > 0 for count in counts),
+        mixed_group_frac=mean(0 < count < n for count, n in zip(counts, whole, strict=True)),
+        truncated_frac=mean(s.truncated for s in samples),
+        ungraded_frac=1 - len(graded) / len(samples),
+        infra_error_frac=failed / len(samples),
+        contexts=contexts,
+    )
+
+
+def by_problem(values: Sequence[tuple[str, float]]) -> Rate:
+    """Mean over all values; the standard error counts problems, since answers to one problem are alike."""
+    groups: dict[str, list[float]] = {}
+    for uid, value in values:
+        groups.setdefault(uid, []).append(float(value))
+    centre = mean(value for _, value in values)
+    # Of a ratio of sums: every problem's deviation, weighted by how many answers it has.
+    parts = [len(group) * (mean(group) - centre) for group in groups.values()]
+    scale = math.sqrt(len(parts)) / len(values)
+    return Rate(centre, stdev(parts) * scale if len(parts) > 1 else 0.0)
+
+
+def sampling_plan(config: Config, n: int, step: int) -> SamplingPlan:
+    """As in training; `step` sets the seeds apart."""
+    rollout = config.actor_rollout_ref.rollout
+    return SamplingPlan(
+        n=n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_tokens=config.data.max_response_length,
+        seed=config.data.seed,
+        step=step,
+        log_probs=False,
+    )
+
+
+def _key(sample: Sample, reprompt: Reprompt) -> tuple[str, int, tuple[int, ...]]:
+    return sample.prompt_uid, sample.index, tuple(reprompt.prompt_ids)
