@@ -79,9 +79,10 @@ CLOSED: dict[str, tuple[float, float]] = {
     "grading.workers": (1, _NO_LIMIT),
     "grading.concurrency": (1, _NO_LIMIT),
     "grading.algebra_processes": (1, _NO_LIMIT),
-    "grading.memory_mb": (1, _NO_LIMIT),
+    "grading.cpu_seconds": (0.1, _NO_LIMIT),
+    "grading.memory_mb": (16, _NO_LIMIT),
     "grading.max_output_kb": (1, _NO_LIMIT),
-    "grading.feedback_max_chars": (1, _NO_LIMIT),
+    "grading.feedback_max_chars": (100, _NO_LIMIT),
     "grading.retries": (0, _NO_LIMIT),
     "grading.max_infra_error_frac": (0, 1),
     "trainer.total_epochs": (1, _NO_LIMIT),
@@ -108,7 +109,6 @@ OPEN_BELOW: dict[str, tuple[float, float]] = {
     f"{_ROLLOUT}.val_kwargs.top_p": (0, 1),
     f"{_ROLLOUT}.gpu_memory_utilization": (0, 1),
     "algorithm.rollout_correction.rollout_is_threshold": (0, _NO_LIMIT),
-    "grading.cpu_seconds": (0, _NO_LIMIT),
 }
 
 # -1 (all) or at least 1

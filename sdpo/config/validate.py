@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import logging
 
 from sdpo.config import fields, files, limits
@@ -43,6 +44,7 @@ def validate(config: Config) -> None:
         files.check_data,
         files.check_reward_function,
         files.check_grading,
+        _check_packages,
         files.check_resume,
         _check_not_available,
     ):
@@ -223,6 +225,14 @@ def _check_not_available(config: Config) -> None:
         default = fields.by_key()[key].default
         if value != default:
             raise _refuse(key, value, f"{default} in this version", reason)
+
+
+def _check_packages(config: Config) -> None:
+    """Programs that import a package which is not here would all be wrong, and nobody would know why."""
+    for name in config.grading.packages if config.grading.backend == "local" else ():
+        if not name.isidentifier() or importlib.util.find_spec(name) is None:
+            allowed = "names of packages that can be imported here"
+            raise _refuse("grading.packages", name, allowed, f"pip install {name}, or take it out of the list")
 
 
 def _check_trainer(config: Config) -> None:
