@@ -5,25 +5,27 @@
 Input fields: id, kind (code | math | multiple_choice | tool_calls), response; optional prompt, truncated; for code
 `tests` ({"type": "stdin", "cases": [{"input", "output"}]}, {"type": "function", "name", "cases": [{"args",
 "expected"}]} or {"type": "assert", "code", "entry_point"}) and `limits` ({"cpu_s", "memory_mb"}); for the others
-`gold` (a letter comes with
-`choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good input line, in the same
-order: id, status, reward, passed_fraction, feedback, seconds. KEY=VALUE are overrides such as grading.public_only=true.
+`gold` (a letter comes with `choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good
+input line, in the same order: id, status, reward, passed_fraction, feedback, seconds, and flags where there are some.
+KEY=VALUE are overrides such as grading.public_only=true.
 
 Exit code 0: every line was graded, 2: some lines are malformed (named on standard error; the others are graded all
-the same), 6: the grader itself failed on some.
+the same), 6: the grader itself failed on some, 130: interrupted; the results so far are written.
 """
 
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from sdpo.config.compose import compose
 from sdpo.config.schema import Config
@@ -35,7 +37,7 @@ from sdpo.grading.source_grader import SourceGrader
 from sdpo.records import Grade, GradeStatus, Prompt
 
 KINDS = ("code", "math", "multiple_choice", "tool_calls")
-MALFORMED, GRADER_FAILED = 2, 6
+MALFORMED, GRADER_FAILED, INTERRUPTED = 2, 6, 130
 AHEAD = 64  # lines read before the first of them is written, per worker
 
 
@@ -63,6 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(argv)
     if options.workers < 1:
         parser.error("--workers: at least 1")
+    if (
+        options.out is not None
+        and options.out.exists()
+        and options.file.exists()
+        and options.out.samefile(options.file)
+    ):
+        parser.error("--out: the file that is read")
     try:
         config = compose(options.overrides)
         config.grading.concurrency = max(config.grading.concurrency, options.workers)
@@ -71,19 +80,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"{options.file}: {error.strerror or error}", file=sys.stderr)
+        print(f"{error.filename or options.file}: {error.strerror or error}", file=sys.stderr)
         return DataError.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; what was graded so far is written", file=sys.stderr)
+        return INTERRUPTED
 
 
 def grade_file(source: Path, target: Path | None, workers: int, config: Config) -> int:
     """Grades line by line with `workers` threads, writes in order, and returns the exit code."""
     code = 0
     with ExitStack() as stack:
-        lines: TextIO = sys.stdin if str(source) == "-" else stack.enter_context(open(source, encoding="utf-8"))
+        lines: BinaryIO = sys.stdin.buffer if str(source) == "-" else stack.enter_context(open(source, "rb"))
         out: TextIO = sys.stdout if target is None else stack.enter_context(open(target, "w", encoding="utf-8"))
+        threads = ThreadPoolExecutor(workers)
+        stack.callback(threads.shutdown)
         grader = build_source_grader(config)
-        stack.callback(grader.close)
-        threads = stack.enter_context(ThreadPoolExecutor(workers))
+        stack.callback(grader.close)  # ends what still runs, so that nothing is waited for after an interruption
+        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         for number, identity, result in in_order(grader, lines, threads, workers * AHEAD):
             if isinstance(result, MalformedLine):
                 print(f"line {number}: {result}", file=sys.stderr)
@@ -93,37 +107,43 @@ def grade_file(source: Path, target: Path | None, workers: int, config: Config) 
                 print(f"line {number}: the grader failed: {'; '.join(result.flags)}", file=sys.stderr)
                 code = GRADER_FAILED
             out.write(json.dumps(to_record(identity, result)) + "\n")
+            out.flush()
     return code
 
 
 def in_order(
-    grader: SourceGrader, lines: TextIO, threads: ThreadPoolExecutor, ahead: int
+    grader: SourceGrader, lines: Iterable[bytes], threads: ThreadPoolExecutor, ahead: int
 ) -> Iterator[tuple[int, Any, Grade | MalformedLine]]:
     """(line number, id, grade or what is wrong), in the order of the file; at most `ahead` lines are in flight."""
-    pending: list[tuple[int, Any, Any]] = []
+    pending: deque[tuple[int, Any, Any]] = deque()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            answer = read_line(line)
+            identity, answer = read_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
             future = threads.submit(grader.grade_or_status, answer.prompt, answer.response, answer.truncated)
-            pending.append((number, json.loads(line)["id"], future))
+            pending.append((number, identity, future))
         except MalformedLine as error:
             pending.append((number, None, error))
         if len(pending) >= ahead:
-            yield settled(*pending.pop(0))
-    for entry in pending:
-        yield settled(*entry)
+            yield settled(*pending.popleft())
+    while pending:
+        yield settled(*pending.popleft())
 
 
 def settled(number: int, identity: Any, result: Any) -> tuple[int, Any, Grade | MalformedLine]:
-    return number, identity, result if isinstance(result, MalformedLine) else result.result()
-
-
-def read_line(line: str) -> Answer:
-    """Raises MalformedLine naming the field."""
     try:
-        data = json.loads(line)
+        return number, identity, result if isinstance(result, MalformedLine) else result.result()
+    except RecursionError:
+        return number, identity, MalformedLine("nested too deeply")
+
+
+def read_line(line: bytes) -> tuple[Any, Answer]:
+    """(id, answer). Raises MalformedLine naming the field."""
+    try:
+        data = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise MalformedLine(f"not UTF-8 (byte {error.start + 1})") from None
     except (ValueError, RecursionError) as error:
         raise MalformedLine(f"not valid JSON ({error})") from None
     if not isinstance(data, dict):
@@ -144,7 +164,7 @@ def read_line(line: str) -> Answer:
     messages = ({"role": "user", "content": data.get("prompt") or ""},)
     truth = ground_truth(kind, data)
     prompt = Prompt(str(data["id"]), messages, kind, truth, tools=tuple(tools) if tools else None)
-    return Answer(prompt, data["response"], truncated)
+    return data["id"], Answer(prompt, data["response"], truncated)
 
 
 def ground_truth(kind: str, data: dict[str, Any]) -> Any:

@@ -109,7 +109,7 @@ class CodeGrader:
                     TestOutcome(results[-1].status, case.input, case.output, error="not run", hidden=case.hidden)
                 )
                 continue
-            cap = (limits.output_kb << 10) + 2 * len(case.output.encode())
+            cap = (limits.output_kb << 10) + 2 * len(case.output.encode("utf-8", "surrogatepass"))
             outcome = self.runner.run_program(source, case.input.encode("utf-8", "surrogatepass"), limits, cap)
             results.append(stdin_outcome(case, outcome))
         return results

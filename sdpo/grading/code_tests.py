@@ -12,6 +12,7 @@ from sdpo.errors import DataError, problem
 from .sandbox.inside.frames import encode
 from .sandbox.limits import Limits
 
+LIMITS = {"cpu_s": (0.05, 86_400), "memory_mb": (16, 1 << 20)}  # what a row may ask for
 TYPES = "an object with type function, stdin or assert"
 
 
@@ -81,11 +82,14 @@ def read_limits(truth: Any, default: Limits) -> Limits:
     own = truth.get("limits") if isinstance(truth, dict) else None
     if own is None:
         return default
-    if not isinstance(own, dict) or not all(isinstance(v, (int, float)) and v > 0 for v in own.values()):
-        raise DataError(problem("limits", own, '{"cpu_s": seconds, "memory_mb": megabytes}, positive'))
-    unknown = set(own) - {"cpu_s", "memory_mb"}
-    if unknown:
-        raise DataError(problem("limits", sorted(unknown), "cpu_s, memory_mb"))
+    if not isinstance(own, dict):
+        raise DataError(problem("limits", own, '{"cpu_s": seconds, "memory_mb": megabytes}'))
+    for name, value in own.items():
+        if name not in LIMITS:
+            raise DataError(problem(f"limits.{name}", value, "cpu_s, memory_mb"))
+        low, high = LIMITS[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise DataError(problem(f"limits.{name}", value, f"a number in [{low:g}, {high:g}]"))
     return Limits(
         float(own.get("cpu_s", default.cpu_s)),
         int(own.get("memory_mb", default.memory_mb)),
@@ -99,7 +103,10 @@ def _cases(truth: dict) -> list[dict]:
     if cases is None:
         return []
     if isinstance(cases, str):
-        cases = json.loads(cases)
+        try:
+            cases = json.loads(cases)
+        except ValueError:
+            raise DataError(problem("tests.cases", cases[:60], "a list of objects, or JSON text of one")) from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         raise DataError(problem("tests.cases", type(cases).__name__, "a list of objects"))
     return cases
@@ -161,7 +168,7 @@ def _assert_tests(truth: dict) -> AssertTests | None:
         code = "\n".join(map(str, code))
     if not isinstance(code, str):
         raise DataError(problem("tests.code", type(code).__name__, "Python text"))
-    if entry_point is not None and not isinstance(entry_point, str):
+    if entry_point is not None and not (isinstance(entry_point, str) and entry_point.isidentifier()):
         raise DataError(problem("tests.entry_point", entry_point, "a function name"))
     try:
         tree = ast.parse(code)

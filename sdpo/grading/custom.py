@@ -31,13 +31,20 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     try:
         # Not through the loader: its bytecode cache takes a file edited within a second for the old one.
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
-    except (ImportError, SyntaxError, NameError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"{FIELD}.path: {path} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
+        raise ConfigError(f"{FIELD}.path: {path} cannot be imported: {told(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ConfigError(problem(f"{FIELD}.name", name, ", ".join(names) or f"a function of {path}"))
     return function
+
+
+def told(error: BaseException) -> str:
+    """One line of what the user's code raised."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}); raise an exception instead"
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 class CustomGrader:
@@ -48,6 +55,7 @@ class CustomGrader:
     def __init__(self, function: Callable[..., Any], options: FeedbackOptions) -> None:
         self.function = function
         self.options = options
+        self.name = f"{FIELD} {getattr(function, '__name__', type(function).__name__)}"
 
     def check(self, prompt: Prompt) -> str | None:
         return None
@@ -60,8 +68,8 @@ class CustomGrader:
                 ground_truth=prompt.ground_truth,
                 extra_info={**prompt.extra_info, "truncated": truncated, "uid": prompt.uid},
             )
-        except Exception as error:  # anything the user's code raises is the grader's fault, not the answer's
-            raise CustomFault(f"{FIELD}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever it raises is the grader's fault, not the answer's
+            raise CustomFault(f"{self.name}: {told(error)}") from error
         return self._to_grade(result)
 
     def _to_grade(self, result: Any) -> Grade:
@@ -71,11 +79,11 @@ class CustomGrader:
             reward = float(reward)
         if not isinstance(reward, (int, float)) or not math.isfinite(reward):
             raise CustomFault(
-                f"{FIELD}: returned {result!r:.100}; allowed: a finite number, or a dict with reward and feedback"
+                f"{self.name}: returned {result!r:.100}; allowed: a finite number, or a dict with reward and feedback"
             )
         feedback = data.get("feedback") or ""
         if not isinstance(feedback, str):
-            raise CustomFault(f"{FIELD}: feedback is {type(feedback).__name__}; allowed: text")
+            raise CustomFault(f"{self.name}: feedback is {type(feedback).__name__}; allowed: text")
         fraction = data.get("passed_fraction", min(1.0, max(0.0, float(reward))))
         status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
         return Grade(status, float(reward), float(fraction), capped(clean(feedback), self.options.max_chars))

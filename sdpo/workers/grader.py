@@ -27,6 +27,14 @@ def grade_or_infra_error(grader: Grader, prompt: Prompt, response_text: str, tru
         return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(f"grader: {error}",))
 
 
+def grading_of(config: Config) -> str:
+    """In words, who decides: for messages about a grader that does not work."""
+    custom = config.custom_reward_function
+    if custom.path is not None:
+        return f"custom_reward_function {custom.name} of {custom.path}"
+    return f"grading.backend={config.grading.backend}"
+
+
 class ThreadGraderPool:
     """Grades on threads of this process (the model's code still runs in the sandbox, never here)."""
 

@@ -23,7 +23,7 @@ class RayWorkers:
         self.config = config
         self.policy_version = 0
         self._weights_base = shared_memory.new_base()
-        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=2, num_cpus=1)(
+        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=1, num_cpus=1)(
             GraderProcess
         )
         self._graders = [

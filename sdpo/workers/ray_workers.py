@@ -14,10 +14,12 @@ from verl.single_controller.base.decorator import Dispatch, register
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
 from sdpo.grading.registry import build_grader
-from sdpo.records import Grade, Group, Prompt, StepReport
+from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
-from sdpo.workers.grader import grade_or_infra_error
+from sdpo.workers.grader import grade_or_infra_error, grading_of
 from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+
+GIVE_UP = 4  # deaths of grader processes without a grade in between
 
 
 class ActorRayWorker(Worker):
@@ -66,7 +68,7 @@ class RolloutRayWorker(Worker):
 
     def __init__(self, config: Config, device: str, graders: list[ray.actor.ActorHandle]) -> None:
         super().__init__()
-        self._rollout = RolloutWorker(config, device, RayGraderPool(graders, first=self.rank))
+        self._rollout = RolloutWorker(config, device, RayGraderPool(graders, config, first=self.rank))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ready(self) -> bool:
@@ -86,7 +88,7 @@ class RolloutRayWorker(Worker):
 
 
 class GraderProcess:
-    """One grader with its own sandbox server. Ray restarts it when it dies and repeats what it was doing."""
+    """One grader with its own sandbox server. Ray restarts it when it dies and repeats once what it was doing."""
 
     def __init__(self, config: Config) -> None:
         self._grader = build_grader(config)
@@ -99,16 +101,55 @@ class GraderProcess:
 
 
 class RayGraderPool:
-    """Hands responses to grader processes in turn."""
+    """Hands responses to grader processes in turn.
 
-    def __init__(self, graders: list[ray.actor.ActorHandle], first: int = 0) -> None:
+    A response whose process died is graded again, alone, up to `grading.retries` times, so that it cannot take others
+    along; then its status is infra_error. After `GIVE_UP` deaths in a row the processes are not started any more:
+    what ends them is in the grading itself, e.g. os._exit() in a reward function.
+    """
+
+    def __init__(self, graders: list[ray.actor.ActorHandle], config: Config, first: int = 0) -> None:
         self._graders, self._next = graders, first
+        self._retries = config.grading.retries
+        self._what = grading_of(config)
+        self._deaths = 0
+        self._given_up = ""
 
     def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
+        arguments = (prompt, response_text, truncated)
+        verdict = None if self._given_up else self._send(arguments)
+        return lambda: self._wait(verdict, arguments)
+
+    def _send(self, arguments: tuple[Prompt, str, bool]) -> ray.ObjectRef:
         grader = self._graders[self._next % len(self._graders)]
         self._next += 1
-        verdict = grader.grade.remote(prompt, response_text, truncated)
-        return lambda: ray.get(verdict)
+        return grader.grade.remote(*arguments)
+
+    def _wait(self, verdict: ray.ObjectRef | None, arguments: tuple[Prompt, str, bool]) -> Grade:
+        for attempt in range(self._retries + 1):
+            if verdict is None or self._given_up:
+                return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(self._given_up,))
+            try:
+                grade = ray.get(verdict)
+            except ray.exceptions.RayActorError:
+                self._count_death(arguments[0], alone=attempt > 0)
+                verdict = self._send(arguments) if attempt < self._retries and not self._given_up else verdict
+            else:
+                self._deaths = 0
+                return grade
+        source = arguments[0].data_source
+        flag = self._given_up or f"the grader process died each time on data_source {source!r}, {self._what}"
+        return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(flag,))
+
+    def _count_death(self, prompt: Prompt, alone: bool) -> None:
+        self._deaths += alone
+        if self._deaths >= GIVE_UP and not self._given_up:
+            self._given_up = (
+                f"the grader process died {self._deaths} times in a row, last on data_source "
+                f"{prompt.data_source!r}, {self._what}: something there ends it, e.g. os._exit() or a crash"
+            )
+            for grader in self._graders:
+                ray.kill(grader)
 
     def close(self) -> None:
         """The processes belong to the run, not to this engine."""

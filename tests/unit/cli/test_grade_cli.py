@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -17,7 +22,12 @@ LINES = [
     {"id": 4, "kind": "code", "response": RIGHT.replace("x + 1", "2"), "tests": FUNCTION},
     {"id": 5, "kind": "code", "response": "```python\nprint(input())\n```", "tests": ECHO},
     {"id": 6, "kind": "code", "response": "no code", "tests": ASSERT},
-    {"id": 7, "kind": "tool_calls", "response": "Action: f\nAction Input: {}", "gold": [{"name": "f", "arguments": {}}]},
+    {
+        "id": 7,
+        "kind": "tool_calls",
+        "response": "Action: f\nAction Input: {}",
+        "gold": [{"name": "f", "arguments": {}}],
+    },
     {"id": 8, "kind": "math", "response": r"so \boxed{", "gold": "4", "truncated": True, "prompt": "2 + 2?"},
     {"id": 9, "kind": "code", "response": "```python\npass\n```", "tests": []},
     {"id": 10, "kind": "math", "response": r"\boxed{4}", "gold": "see the figure"},
@@ -57,7 +67,17 @@ def test_one_result_line_per_input_line_in_the_same_order(tmp_path):
         ({"id": 1, "kind": "code", "response": "x", "tests": {"type": "guess"}}, "tests.type"),
         ({"id": 1, "kind": "code", "response": "x", "tests": {"type": "stdin", "cases": [{}]}}, "tests.cases[0]"),
         ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu_s": -1}}, "limits"),
-        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu": 1}}, "limits"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu": 1}}, "limits.cpu"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu_s": 1e12}}, "limits.cpu_s"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"cpu_s": True}}, "limits.cpu_s"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": FUNCTION, "limits": {"memory_mb": 1}}, "limits.memory_mb"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": {"type": "stdin", "cases": "no"}}, "tests.cases"),
+        ({"id": 1, "kind": "code", "response": "x", "tests": {**ASSERT, "entry_point": "a b"}}, "tests.entry_point"),
+        ({"id": 1, "kind": ["code"], "response": "x"}, "kind"),
+        ({"id": 1, "kind": "math", "response": None, "gold": "1"}, "response: got NoneType"),
+        ({"id": 1, "kind": "math", "response": "x", "gold": "1", "tools": 5}, "tools"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"id": 1, "kind": "code"', "not valid JSON"),
         ({"id": 1, "kind": "math", "response": "x", "gold": "1", "truncated": "yes"}, "truncated"),
     ],
 )
@@ -98,3 +118,83 @@ def test_a_grader_that_fails_gives_a_status_and_an_exit_code(tmp_path, monkeypat
     assert code == 6
     assert [result["status"] for result in results] == ["infra_error", "ok"]
     assert "service is down" in capsys.readouterr().err
+
+
+def grade_bytes(tmp_path, content: bytes):
+    source, target = tmp_path / "answers.jsonl", tmp_path / "grades.jsonl"
+    source.write_bytes(content)
+    code = grade.main([str(source), "--out", str(target)])
+    return code, [json.loads(line) for line in target.read_text().splitlines()]
+
+
+def test_windows_line_ends_a_byte_order_mark_and_blank_lines_are_fine(tmp_path):
+    lines = [json.dumps(line).encode() for line in LINES[:2]]
+    code, results = grade_bytes(tmp_path, b"\xef\xbb\xbf" + b"\r\n\r\n".join(lines))
+    assert (code, [result["status"] for result in results]) == (0, ["ok", "ok"])
+
+
+def test_an_empty_file_has_no_results(tmp_path):
+    assert grade_bytes(tmp_path, b"") == (0, [])
+    assert grade_bytes(tmp_path, b"\n\n") == (0, [])
+
+
+def test_bytes_that_are_no_text_are_a_malformed_line(tmp_path, capsys):
+    good = json.dumps(LINES[0]).encode()
+    code, results = grade_bytes(tmp_path, good + b"\n\xff\xfe\n" + good + b"\n")
+    assert (code, len(results)) == (2, 2)
+    assert capsys.readouterr().err == "line 2: not UTF-8 (byte 1)\n"
+
+
+def test_lone_surrogates_long_lines_and_equal_ids_are_graded(tmp_path):
+    odd = {"type": "stdin", "cases": [{"input": "\ud800", "output": "\udfff"}]}
+    lines = [
+        {"id": 1, "kind": "code", "response": "```python\nprint('\ud800')\n```", "tests": odd},
+        {"id": 1, "kind": "math", "response": "x" * 3_000_000 + r"\boxed{4}", "gold": "4"},
+        {"id": [1, {"a": None}], "kind": "multiple_choice", "response": "`" * 1_000_000, "gold": "B"},
+        {"id": None, "kind": "math", "response": r"\boxed{4}", "gold": json.loads("[" * 400 + "]" * 400)},
+    ]
+    code, results = run(tmp_path, lines)
+    assert code == 0
+    assert [result["id"] for result in results] == [1, 1, [1, {"a": None}], None]
+    assert [result["status"] for result in results] == ["runtime_error", "ok", "format_error", "invalid_gold"]
+
+
+@pytest.mark.parametrize("workers", ["1", "7"])
+def test_any_number_of_workers_gives_the_same_results(tmp_path, workers):
+    code, results = run(tmp_path, LINES * 3, "--workers", workers)
+    assert (code, [result["status"] for result in results]) == (0, STATUSES * 3)
+
+
+def test_options_that_cannot_be_are_refused(tmp_path, capsys):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps(LINES[0]) + "\n")
+    for options in (["--workers", "0"], ["--out", str(path)]):
+        with pytest.raises(SystemExit) as stopped:
+            grade.main([str(path), *options])
+        assert stopped.value.code == 2
+    assert path.read_text()
+    assert grade.main([str(path), "--out", str(tmp_path / "no" / "x.jsonl")]) == 3
+    assert "no/x.jsonl: No such file" in capsys.readouterr().err
+    assert grade.main([str(tmp_path)]) == 3
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_an_interruption_keeps_what_was_graded_and_leaves_no_process(tmp_path):
+    source, target = tmp_path / "answers.jsonl", tmp_path / "grades.jsonl"
+    sleeper = "```python\nimport time\ntime.sleep(60)\n```"
+    slow = {"id": 2, "kind": "code", "response": sleeper, "tests": ECHO, "limits": {"cpu_s": 60}}
+    source.write_text("\n".join(json.dumps(line) for line in [LINES[1], *[slow] * 300]) + "\n")
+    command = [sys.executable, "-m", "sdpo.cli.grade", str(source), "--out", str(target), "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (target.exists() and target.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "interrupted; what was graded so far is written"
+    assert "Traceback" not in said
+    assert [json.loads(line)["id"] for line in target.read_text().splitlines()][:1] == ["two"]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

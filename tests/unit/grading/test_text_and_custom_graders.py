@@ -100,3 +100,30 @@ def test_rewards_may_exceed_one(tmp_path):
     result = custom_grade(tmp_path, "return 2.5")
     assert (result.reward, result.status) == (2.5, GradeStatus.OK)
     assert math.isclose(result.passed_fraction, 1.0)
+
+
+def test_a_custom_function_that_exits_is_one_line_with_its_name(tmp_path):
+    for body, words in (
+        ("import sys; sys.exit(3)", "calls sys.exit(3)"),
+        ("raise SystemExit('a\\nb')", "calls sys.exit"),
+    ):
+        with pytest.raises(CustomFault, match="custom_reward_function compute_score") as caught:
+            custom_grade(tmp_path, body)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "bad.py").write_text("import sys\nsys.exit(1)")
+    with pytest.raises(ConfigError, match=r"cannot be imported: it calls sys.exit\(1\)"):
+        load_function(str(tmp_path / "bad.py"), "f")
+
+
+def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
+    from sdpo.config.schema import Config
+    from sdpo.workers.grader import ThreadGraderPool
+
+    config = Config()
+    config.custom_reward_function.path = write_function(tmp_path, "import sys; sys.exit(3)")
+    pool = ThreadGraderPool(config)
+    grade = pool.submit(prompt("gold"), "answer", False)()
+    pool.close()
+    assert (grade.status, grade.reward) == (GradeStatus.INFRA_ERROR, None)
+    assert "compute_score: it calls sys.exit(3)" in grade.flags[0]

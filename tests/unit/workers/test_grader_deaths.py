@@ -1,0 +1,70 @@
+"""Grader processes that die: nothing is lost, nobody else's grade suffers, and nothing is restarted for ever."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from sdpo.config.schema import Config
+from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.workers.ray_workers import GIVE_UP, RayGraderPool
+
+GRADE = Grade(GradeStatus.OK, 1.0, 1.0)
+
+
+class Process:
+    """Stands in for an actor: `remote` keeps the arguments, `ray.get` of them decides."""
+
+    def __init__(self) -> None:
+        self.grade, self.killed = self, False
+
+    def remote(self, prompt, text, truncated):
+        return text
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    config = Config()
+    config.custom_reward_function.path, config.custom_reward_function.name = "reward.py", "score"
+    processes = [Process(), Process()]
+    made = RayGraderPool(processes, config)
+    made.deaths = []
+
+    def get(text):
+        if text.startswith("poison") or (text.startswith("unlucky") and text not in made.deaths):
+            made.deaths.append(text)
+            raise ray.exceptions.ActorDiedError()
+        return GRADE
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", lambda process: setattr(process, "killed", True))
+    made.processes = processes
+    return made
+
+
+def grades(pool, texts):
+    verdicts = [pool.submit(Prompt("p", (), "exact", "gold"), text, False) for text in texts]
+    return [verdict() for verdict in verdicts]
+
+
+def test_a_response_whose_process_died_is_graded_again(pool):
+    assert grades(pool, ["a", "unlucky 1", "unlucky 2", "b"]) == [GRADE] * 4
+
+
+def test_a_response_that_ends_every_process_is_a_failure_of_the_grader_and_the_others_are_graded(pool):
+    found = grades(pool, ["a", "poison", "b", "c", "poison 2", "d"])
+    assert [grade.status for grade in found] == ["ok", "infra_error", "ok", "ok", "infra_error", "ok"]
+    assert found[1].reward is None
+    assert found[1].flags[0].endswith("on data_source 'exact', custom_reward_function score of reward.py")
+    assert not any(process.killed for process in pool.processes)
+
+
+def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_is_one_line(pool):
+    found = grades(pool, [f"poison {number}" for number in range(100)])
+    assert {grade.status for grade in found} == {GradeStatus.INFRA_ERROR}
+    assert len(pool.deaths) <= 2 * GIVE_UP
+    assert all(process.killed for process in pool.processes)
+    (flag,) = found[-1].flags
+    assert flag.startswith(f"the grader process died {GIVE_UP} times in a row, last on data_source 'exact', custom_")
+    assert "\n" not in flag
+    assert grades(pool, ["a"])[0].status is GradeStatus.INFRA_ERROR
