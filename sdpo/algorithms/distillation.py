@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from sdpo.algorithms.divergence import Divergence, token_terms_
-from sdpo.algorithms.head import HeadGradient, row_blocks, token_chunks, wide
+from sdpo.algorithms.chunk_terms import STATISTICS, chunk_terms_
+from sdpo.algorithms.divergence import Divergence
+from sdpo.algorithms.head import HeadGradient, token_chunks, wide
 from sdpo.algorithms.scores import ResponseScores, Scores
 from sdpo.errors import ModelError, problem
 
@@ -84,26 +85,19 @@ def _run(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     tokens, width, dtype = ids.shape[0], student.vocab_size, wide(student.hidden.dtype)
     chunks = token_chunks(tokens, width, student.hidden)
-    values = student.hidden.new_empty(6, tokens, dtype=dtype)
+    values = student.hidden.new_empty(STATISTICS, tokens, dtype=dtype)
     loss = values.new_zeros(())
-    longest = chunks[0].stop if chunks else 0
-    buffers = values.new_empty(2, longest, width)
-    blocks = row_blocks(buffers[0])
-    scratch = values.new_empty(3, blocks[0].stop if blocks else 0, width)
+    buffers = values.new_empty(2, chunks[0].stop if chunks else 0, width)
     for part in chunks:
         size = part.stop - part.start
         p_logits, q_logits = student.logits(part, buffers[0, :size]), teacher.logits(part, buffers[1, :size])
-        for rows in row_blocks(p_logits):
-            here = slice(part.start + rows.start, part.start + rows.stop)
-            with student.through_soft_cap(p_logits[rows]) as logits:
-                block = scratch[:, : logits.shape[0]]
-                values[:, here] = token_terms_(logits, q_logits[rows], ids[here], distillation.divergence, block)
-        value, log_prob = values[:2, part]
+        values[:, part] = chunk_terms_(p_logits, q_logits, ids[part], distillation.divergence, student.soft_cap)
+        value, log_prob, factor = values[0, part], values[1, part], values[-1, part]
         weights = distillation.token_weights(part, log_prob).to(dtype)
         if distillation.cap is not None:
             loss += (weights * value.clamp(max=distillation.cap)).sum()
             weights = torch.where(value > distillation.cap, 0.0, weights)
         else:
             loss += (weights * value).sum()
-        gradient.add(part, p_logits, weights * distillation.divergence.slope_factor)
-    return loss, values.unbind(0)
+        gradient.add(part, p_logits, weights * factor)
+    return loss, values[:-1].unbind(0)

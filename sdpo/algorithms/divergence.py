@@ -5,9 +5,8 @@
     0 < alpha < 1  alpha KL(teacher || M) + (1 - alpha) KL(student || M)    generalized Jensen-Shannon
                    with M = (1 - alpha) student + alpha teacher
 
-The end points are not the limits of the interior, which goes to 0 at both ends. No autograd graph is built: a few
-tokens at a time, the student's logits are turned into the gradient with respect to them, in place. Which tokens, and
-what becomes of the gradient: distillation.py. Derivations: docs/algorithm.md.
+The end points are not the limits of the interior, which goes to 0 at both ends. Here: the settings, and the divergence
+of a few categories. Over the vocabulary: chunk_terms.py. Derivations: docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
 
 RATIO_LIMIT = 80.0  # of log q - log p, either way, beside a mixture: beyond, the mixture is one side alone
-INFINITE = 1e6  # nats; a divergence above met an impossible entry
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,6 @@ class Divergence:
         topk = config.distillation_topk
         return cls(mode, config.alpha, topk, config.distillation_add_tail, config.support, temperature)
 
-    @property
-    def slope_factor(self) -> float:
-        """Of the gradients that `token_terms_` leaves: constants that need no pass over the vocabulary."""
-        if self.mode != "full" or self.alpha == 0.0:
-            return 1.0 / self.temperature
-        return (-1.0 if self.alpha == 1.0 else self.alpha - 1.0) / self.temperature
-
     def describe(self) -> str:
         """For example 'generalized Jensen-Shannon (alpha 0.5), student top-100 + tail'."""
         if self.mode == "token":
@@ -71,72 +62,7 @@ class Divergence:
         return f"{name}, {self.support} top-{self.topk} {'+ tail' if self.add_tail else 'renormalised'}"
 
 
-def token_terms_(
-    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, scratch: torch.Tensor
-) -> torch.Tensor:
-    """Statistics [6, n] of n tokens: divergence, log-prob of the sampled token, entropy of student and of teacher, mass
-    of student and of teacher inside the support (1 unless mode is topk).
-
-    student, teacher: finite logits [n, V]; `student` becomes the gradient of the divergence with respect to itself over
-    `spec.slope_factor`, `teacher` is used up. ids: [n] int64. scratch: [3, n, V]. One floating dtype, but for the ids.
-    """
-    p, q, spare = scratch
-    log_zp, log_zq = softmax_(student, spec.temperature, p), softmax_(teacher, spec.temperature, q)
-    log_prob = student.gather(-1, ids[:, None]) - log_zp
-    entropies = (log_z[:, 0] - _dot(*pair, spare) for log_z, *pair in ((log_zp, p, student), (log_zq, q, teacher)))
-    values = [log_prob[:, 0], *entropies]
-    mass = teacher_mass = torch.ones_like(values[0])
-    if spec.mode == "token":
-        ratio = log_prob - (teacher.gather(-1, ids[:, None]) - log_zq)
-        value = (ratio * log_prob)[:, 0]  # score-function form of the reverse KL: the ratio counts as a constant
-        torch.mul(p, -ratio, out=student).scatter_add_(-1, ids[:, None], ratio)
-    elif spec.mode == "full":
-        ratio = teacher.sub_(student).add_(log_zp - log_zq)
-        value = _whole_vocabulary_(student, ratio, p, q, spec.alpha, spare)
-    else:
-        ids, counted = support.choose_support(student, teacher, spec.topk, spec.support)
-        inside_p = support.gather_log_probs(student, log_zp, ids, counted)
-        inside_q = support.gather_log_probs(teacher, log_zq, ids, counted)
-        value, slope = _restricted(inside_p, inside_q, spec)
-        torch.mul(p, -slope.sum(-1, keepdim=True), out=student).scatter_add_(-1, ids, slope)
-        mass, teacher_mass = inside_p.exp().sum(-1), inside_q.exp().sum(-1)
-    return torch.stack([value.masked_fill_(value > INFINITE, torch.inf), *values, mass, teacher_mass])
-
-
-def softmax_(logits: torch.Tensor, temperature: float, probs: torch.Tensor) -> torch.Tensor:
-    """Sets `probs` [n, V] to the softmax of logits [n, V] and returns log Z [n, 1]. The logits are divided by the
-    temperature and shifted by their maximum in place, so that log-probs, logits - log Z, keep their digits."""
-    if temperature != 1.0:
-        logits.div_(temperature)
-    logits.sub_(logits.amax(-1, keepdim=True))
-    torch.softmax(logits, -1, out=probs)
-    return probs.amax(-1, keepdim=True).log_().neg_()
-
-
-def _dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-    """Sum of a * b over the last axis, in pairs: a plain dot product of a whole vocabulary loses digits."""
-    return torch.mul(a, b, out=spare).sum(-1)
-
-
-def _whole_vocabulary_(
-    slope: torch.Tensor, ratio: torch.Tensor, p: torch.Tensor, q: torch.Tensor, alpha: float, spare: torch.Tensor
-) -> torch.Tensor:
-    """Divergence [n] over all entries from ratio = log q - log p (used up). Sets `slope`: see `slope_factor`."""
-    if alpha == 0.0:
-        torch.sub(p, q, out=slope)
-        return _dot(q, ratio, spare)
-    if alpha == 1.0:
-        expected = _dot(p, ratio, spare)
-        torch.mul(p, ratio.sub_(expected[:, None]), out=slope)
-        return -expected
-    log_m = torch.expm1(ratio.clamp_(-RATIO_LIMIT, RATIO_LIMIT), out=spare).mul_(alpha).log1p_()  # minus log p
-    expected = torch.mul(p, log_m, out=slope).sum(-1)
-    from_teacher = ratio.sub_(log_m).mul_(q).sum(-1)
-    slope.addcmul_(p, expected[:, None], value=-1.0)
-    return alpha * from_teacher - (1.0 - alpha) * expected
-
-
-def _restricted(inside_p: torch.Tensor, inside_q: torch.Tensor, spec: Divergence) -> tuple[torch.Tensor, torch.Tensor]:
+def restricted(inside_p: torch.Tensor, inside_q: torch.Tensor, spec: Divergence) -> tuple[torch.Tensor, torch.Tensor]:
     """Value [n] of the top-k form and its derivative [n, K] by the log-probs inside the support."""
     close = support.with_tail if spec.add_tail else support.renormalised
     categories_p, categories_q = close(inside_p), close(inside_q)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from sdpo.algorithms.scores import ResponseScores
 
-CHUNK_BYTES = {"cpu": 48 * 2**20, "cuda": 2**30}  # logits of student and teacher together
+CHUNK_BYTES = {"cpu": 28 * 2**20, "cuda": 2**30}  # logits of student and teacher together
 FEWEST_TOKENS = 64  # a matrix product of fewer rows is bound by reading the head
 BLOCK_ENTRIES = 2**18  # of a chunk, passed through the softmax at once on a CPU: what its caches hold
 WIDENED_ROWS = 4096  # of a half-precision head, widened at once where the hardware does not accumulate in float32
@@ -36,7 +37,10 @@ def token_chunks(tokens: int, vocab_size: int, like: torch.Tensor) -> list[slice
 def row_blocks(chunk: torch.Tensor) -> list[slice]:
     """Rows of a chunk [n, V] that stay in the caches together; a GPU takes the chunk as a whole."""
     tokens, width = chunk.shape
-    return parts(tokens, max(1, BLOCK_ENTRIES // width)) if chunk.device.type == "cpu" else [slice(0, tokens)]
+    if chunk.device.type != "cpu":
+        return [slice(0, tokens)]
+    size, threads = BLOCK_ENTRIES // width, torch.get_num_threads()
+    return parts(tokens, max(1, size - size % threads if size > threads else size))  # equal work for every thread
 
 
 def parts(total: int, largest: int) -> list[slice]:
@@ -77,6 +81,16 @@ def _add_product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: tor
         torch.addmm(out, a.to(out.dtype), b.to(out.dtype), beta=beta, out=out)
 
 
+@contextmanager
+def through_soft_cap(logits: torch.Tensor, soft_cap: float | None) -> Iterator[torch.Tensor]:
+    """Within, `logits` is replaced in place by a derivative with respect to it; behind, it is one with respect to the
+    logits before the cap."""
+    inner = None if soft_cap is None else 1.0 - (logits / soft_cap).square_()
+    yield logits
+    if inner is not None:
+        logits.mul_(inner)
+
+
 class HeadGradient:
     """Gradients of one loss by a student's hidden states, head and bias, added up chunk by chunk.
 
@@ -84,35 +98,40 @@ class HeadGradient:
     """
 
     def __init__(self, scores: ResponseScores, wanted: tuple[bool, ...]) -> None:
-        self.scores = scores
+        self.scores, self.empty = scores, True
         tensors = (scores.hidden, scores.weight, scores.bias)
         self.hidden, self.weight, self.bias = (
-            torch.zeros_like(tensor, dtype=wide(tensor.dtype)) if tensor is not None and wants else None
+            torch.empty_like(tensor, dtype=wide(tensor.dtype)) if tensor is not None and wants else None
             for tensor, wants in zip(tensors, wanted, strict=True)
         )
 
     def add(self, part: slice, slope: torch.Tensor, token_weights: torch.Tensor) -> None:
         """slope [n, V]: derivative of each token's own loss by the scaled logits before the soft cap, to be multiplied
-        by token_weights [n]."""
+        by token_weights [n]. Every token comes once."""
         scores, vocab = self.scores, slice(0, self.scores.vocab_size)
         token_weights = token_weights * scores.scale
         column = token_weights[:, None]
+        beta = 0.0 if self.empty else 1.0  # the first chunk overwrites: one pass over the gradient less than zeros
+        self.empty = False
         if scores.weight is None:
             if self.hidden is not None:
                 torch.mul(slope, column, out=self.hidden[part, vocab])
             return
         if self.hidden is not None:
             for rows, piece in _pieces(scores.weight[vocab], slope.dtype):
-                _add_product(self.hidden[part], slope[:, rows], piece, scores.weight.dtype)
+                first = rows.start in (None, 0)
+                _add_product(self.hidden[part], slope[:, rows], piece, scores.weight.dtype, beta=0.0 if first else 1.0)
             self.hidden[part].mul_(column)
         if self.weight is not None:
             # Weighting the [n, H] side spares a pass over the vocabulary.
-            _add_product(self.weight[vocab], slope.T, scores.hidden[part] * column, scores.weight.dtype)
+            weighted = scores.hidden[part] * column
+            _add_product(self.weight[vocab], slope.T, weighted, scores.weight.dtype, beta)
         if self.bias is not None:
-            self.bias[vocab].addmv_(slope.T, token_weights)
+            self.bias[vocab].addmv_(slope.T, token_weights, beta=beta)
 
-    def scaled(self, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def scaled(self, factor: torch.Tensor | float = 1.0) -> tuple[torch.Tensor | None, ...]:
         """The gradients (hidden, weight, bias) times a scalar; consumes this object."""
+        self._clear_padding()
         found = self.hidden, self.weight, self.bias
         self.hidden = self.weight = self.bias = None
         if factor != 1.0:
@@ -120,3 +139,12 @@ class HeadGradient:
                 if tensor is not None:
                     tensor.mul_(factor)
         return found
+
+    def _clear_padding(self) -> None:
+        """Entries that no chunk writes: beyond the vocabulary, or all of them where there was no token."""
+        start = 0 if self.empty else self.scores.vocab_size
+        for tensor in (self.weight, self.bias):
+            if tensor is not None:
+                tensor[start:].zero_()
+        if self.scores.weight is None and self.hidden is not None:
+            self.hidden[:, start:].zero_()

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from sdpo.algorithms.divergence import softmax_
-from sdpo.algorithms.head import HeadGradient, row_blocks, token_chunks, wide
+from sdpo.algorithms.chunk_terms import dot, exponentials_
+from sdpo.algorithms.head import HeadGradient, row_blocks, through_soft_cap, token_chunks, wide
 from sdpo.algorithms.scores import ResponseScores
 
 
@@ -46,10 +46,10 @@ class _Policy:
         for part, logits, spare in self._chunks():
             for rows in row_blocks(logits):
                 here = slice(part.start + rows.start, part.start + rows.stop)
-                p = spare[: rows.stop - rows.start]
-                log_z = softmax_(logits[rows], self.temperature, p)[:, 0]
-                values[0, here] = logits[rows].gather(-1, self.ids[here, None])[:, 0] - log_z
-                values[1, here] = log_z - p.mul_(logits[rows]).sum(-1)
+                block, exps = logits[rows], spare[: rows.stop - rows.start]
+                z = exponentials_(block, self.temperature, exps)
+                log_z, own = z.log(), block.gather(-1, self.ids[here, None])
+                values[:, here] = torch.cat([own - log_z, log_z - dot(exps, block, exps) / z], -1).T
         return values
 
     def gradient(
@@ -67,16 +67,17 @@ class _Policy:
             for rows in row_blocks(logits):
                 here = slice(part.start + rows.start, part.start + rows.stop)
                 column = by_log_prob[here, None]
-                with self.scores.through_soft_cap(logits[rows]) as slope:
-                    p = spare[: rows.stop - rows.start]
-                    log_z = softmax_(slope, self.temperature, p)
+                with through_soft_cap(logits[rows], self.scores.soft_cap) as slope:
+                    exps = spare[: rows.stop - rows.start]
+                    z = exponentials_(slope, self.temperature, exps)
                     if by_entropy is None:
-                        torch.mul(p, -column, out=slope)
+                        torch.mul(exps, -column / z, out=slope)
                     else:  # entropy: -p (log p + entropy)
-                        slope.add_(entropy[here, None] - log_z).mul_(-by_entropy[here, None]).sub_(column).mul_(p)
+                        slope.add_(entropy[here, None] - z.log()).mul_(-by_entropy[here, None] / z)
+                        slope.sub_(column / z).mul_(exps)
                     slope.scatter_add_(-1, self.ids[here, None], column)
             total.add(part, logits, ones[part])
-        return total.hidden, total.weight, total.bias
+        return total.scaled()
 
     def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """(tokens, their logits, room for the probabilities of a block); the next chunk takes the same memory."""

@@ -6,8 +6,6 @@ The score at index n is the model's output at the position *before* `response_id
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,15 +70,6 @@ class ResponseScores:
         if self.soft_cap is not None:
             out.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
         return out
-
-    @contextmanager
-    def through_soft_cap(self, logits: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Within, `logits` is replaced in place by a derivative with respect to it; behind, it is one with respect to
-        the logits before the cap."""
-        inner = None if self.soft_cap is None else 1.0 - (logits / self.soft_cap).square_()
-        yield logits
-        if inner is not None:
-            logits.mul_(inner)
 
 
 @dataclass

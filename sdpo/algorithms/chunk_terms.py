@@ -1,0 +1,138 @@
+"""Logits of a few tokens -> what there is to know about each, and, in place of the student's, the gradient.
+
+No autograd graph is built. With Z the sum of exp(logits), p = exp(logits) / Z. The constants of a token (Z, its log,
+the factors of a formula) stay out of the passes over the vocabulary: they are applied to one number per token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from sdpo.algorithms import support
+from sdpo.algorithms.divergence import Divergence, restricted
+from sdpo.algorithms.head import row_blocks, through_soft_cap
+
+STATISTICS = 7  # numbers per token that `chunk_terms_` gives
+INFINITE = 1e6  # nats; a divergence above met an impossible entry
+
+
+def chunk_terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, soft_cap: float | None = None
+) -> torch.Tensor:
+    """Statistics [7, n] of n tokens: divergence, log-prob of the sampled token, entropy of student and of teacher, mass
+    of student and of teacher inside the support (1 unless mode is topk), and the factor of the gradient: `student`
+    times it is the derivative of the divergence by the student's logits (before their soft cap, if there is one).
+
+    student, teacher: finite logits [n, V]; `student` becomes the gradient, `teacher` is used up. ids: [n] int64. One
+    floating dtype, but for the ids.
+    """
+    blocks = row_blocks(student)
+    values = student.new_empty(STATISTICS, student.shape[0])
+    scratch = student.new_empty(3, blocks[0].stop if blocks else 0, student.shape[1])
+    for rows in blocks:
+        room = scratch[:, : rows.stop - rows.start]
+        with through_soft_cap(student[rows], soft_cap) as logits:
+            values[:, rows] = _block_terms_(logits, teacher[rows], ids[rows, None], spec, room)
+    values[0].masked_fill_(values[0] > INFINITE, torch.inf)
+    return values
+
+
+def _block_terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, scratch: torch.Tensor
+) -> torch.Tensor:
+    """`chunk_terms_` of one block; ids [n, 1], scratch [3, n, V]."""
+    p, q, spare = scratch
+    own = _Side(student, p, exponentials_(student, spec.temperature, p))
+    other = _Side(teacher, q, exponentials_(teacher, spec.temperature, q))
+    log_prob = own.log_probs(ids)
+    entropies = own.entropy(spare), other.entropy(spare)
+    mass = teacher_mass = torch.ones_like(log_prob)
+    factor = torch.full_like(log_prob, 1.0 / spec.temperature)
+    if spec.mode == "full":
+        value, factor = _WHOLE.get(spec.alpha, _jensen_shannon_)(own, other, spare, spec.alpha)
+        factor /= spec.temperature
+    elif spec.mode == "token":
+        ratio = log_prob - other.log_probs(ids)
+        value = ratio * log_prob  # score-function form of the reverse KL: the ratio counts as a constant
+        _through_softmax_(own, ids, ratio)
+    else:
+        ids, counted = support.choose_support(student, teacher, spec.topk, spec.support)
+        inside = [support.gather_log_probs(side.logits, side.z.log(), ids, counted) for side in (own, other)]
+        value, slope = restricted(*inside, spec)
+        _through_softmax_(own, ids, slope)
+        value = value[:, None]
+        mass, teacher_mass = (log_probs.exp().sum(-1, keepdim=True) for log_probs in inside)
+    return torch.cat([value, log_prob, *entropies, mass, teacher_mass, factor], -1).T
+
+
+class _Side(NamedTuple):
+    """Student or teacher: logits [n, V], exp(logits) [n, V], and the sums Z of those [n, 1]."""
+
+    logits: torch.Tensor
+    exps: torch.Tensor
+    z: torch.Tensor
+
+    def log_probs(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.logits.gather(-1, ids) - self.z.log()
+
+    def entropy(self, spare: torch.Tensor) -> torch.Tensor:
+        return self.z.log() - dot(self.exps, self.logits, spare) / self.z
+
+
+def exponentials_(logits: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:
+    """Sets `out` [n, V] to exp(logits) and returns its sums Z [n, 1]. The logits [n, V] are divided by the temperature
+    and shifted by their maximum in place, so that log-probs, logits - log Z, keep their digits."""
+    if temperature != 1.0:
+        logits.div_(temperature)
+    logits.sub_(logits.amax(-1, keepdim=True))
+    return torch.exp(logits, out=out).sum(-1, keepdim=True)
+
+
+def dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """Sums [n, 1] of a * b, in pairs: a plain dot product of a whole vocabulary loses digits."""
+    return torch.mul(a, b, out=spare).sum(-1, keepdim=True)
+
+
+def _through_softmax_(own: _Side, ids: torch.Tensor, slope: torch.Tensor) -> None:
+    """Replaces the logits by the derivative by them; slope [n, K]: that by the log-probs at `ids` [n, K]."""
+    torch.mul(own.exps, -slope.sum(-1, keepdim=True) / own.z, out=own.logits).scatter_add_(-1, ids, slope)
+
+
+# The three kinds of divergence over the whole vocabulary. Each turns the student's logits into a multiple of the
+# gradient by them and returns the divergence and the missing factor, both [n, 1]; everything else is used up.
+
+
+def _forward_kl_(own: _Side, other: _Side, spare: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    scale = own.z / other.z
+    value = dot(other.exps, other.logits.sub_(own.logits), spare) / other.z + scale.log()
+    torch.addcmul(own.exps, other.exps, -scale, out=own.logits)
+    return value, 1.0 / own.z
+
+
+def _reverse_kl_(own: _Side, other: _Side, spare: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    expected = _centred_(own, other.logits.sub_(own.logits), spare)
+    return (other.z / own.z).log() - expected, -1.0 / own.z
+
+
+def _jensen_shannon_(own: _Side, other: _Side, spare: torch.Tensor, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+    scale, log_share = own.z / other.z, math.log1p(-alpha)
+    mixture = torch.addcmul(own.exps, other.exps, scale * (alpha / (1.0 - alpha)), out=spare)  # M z / (1 - alpha)
+    log_m = mixture.clamp_(min=torch.finfo(mixture.dtype).tiny).log_()  # finite where both sides have no mass
+    products = other.logits.sub_(log_m).mul_(other.exps)
+    from_teacher = products.sum(-1, keepdim=True) / other.z + scale.log() - log_share
+    expected = _centred_(own, log_m.sub_(own.logits), other.exps)
+    return alpha * from_teacher - (1.0 - alpha) * (expected + log_share), (alpha - 1.0) / own.z
+
+
+_WHOLE = {0.0: _forward_kl_, 1.0: _reverse_kl_}
+
+
+def _centred_(own: _Side, values: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """Replaces the logits by exps * (values - expected); returns expected [n, 1], the mean of `values` [n, V]."""
+    products = torch.mul(own.exps, values, out=spare)
+    expected = products.sum(-1, keepdim=True) / own.z
+    torch.addcmul(products, own.exps, -expected, out=own.logits)
+    return expected
