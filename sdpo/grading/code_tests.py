@@ -9,6 +9,7 @@ from typing import Any
 
 from sdpo.errors import DataError, problem
 
+from .sandbox.assert_code import reaches_inside
 from .sandbox.inside.frames import encode
 from .sandbox.limits import Limits
 
@@ -174,6 +175,8 @@ def _assert_tests(truth: dict) -> AssertTests | None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem("tests.code", code[:60], f"Python text ({error})")) from None
+    if (way := reaches_inside(tree)) is not None:
+        raise DataError(problem("tests.code", way, "tests that only call the solution, which runs in another process"))
     if entry_point is None and _needs_entry_point(tree):
         raise DataError(problem("tests.entry_point", None, "the function that check(candidate) is given"))
     return AssertTests(code, entry_point) if tree.body else None

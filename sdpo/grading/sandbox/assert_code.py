@@ -58,6 +58,22 @@ def runs_what_it_is_given(tree: ast.Module) -> bool:
     return bool(EVALUATORS & (names_in(tree) | imported))
 
 
+def reaches_inside(tree: ast.Module) -> str | None:
+    """How the tests reach into the solution other than by calling it, e.g. "patch('builtins.input')": it runs in
+    another process, where that has no effect. Standard output is the exception, because it is handed on."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and "patch" in ast.unparse(node.func).split("."):
+            target = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            if target not in ("sys.stdout", "sys.stderr"):
+                return ast.unparse(node)[:80]
+        elif isinstance(node, ast.Assign):
+            changed = [ast.unparse(t) for t in node.targets if isinstance(t, ast.Attribute)]
+            for name in changed:
+                if name.startswith(("sys.stdin", "builtins.", *(f"{module}." for module in SOLUTION_MODULES))):
+                    return f"{name} = ..."
+    return None
+
+
 def is_simple(node: ast.stmt) -> bool:
     return isinstance(node, (ast.Assert, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Delete))
 

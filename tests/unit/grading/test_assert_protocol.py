@@ -178,7 +178,7 @@ def test_a_solution_that_hangs_is_ended(sandbox, source):
     "tests",
     [
         "import no_such_package\nassert f() == 1",
-        "def test(capsys):\n    assert f() == 1",
+        "def test(tmp_path):\n    assert f() == 1",
         "def test():\n    import no_such_package\n    assert f() == 1",
     ],
 )
@@ -262,3 +262,26 @@ def test_a_context_manager_that_swallows_a_failure_of_the_tests_is_marked_weak(s
 def test_tests_that_derive_from_a_class_of_the_solution_are_a_fault_of_the_row(sandbox):
     outcome = run(sandbox, "class A: pass", "class B(A):\n    pass\nassert B()")
     assert [case.status for case in outcome.cases] == [GradeStatus.INVALID_GOLD]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from unittest.mock import patch\n@patch('builtins.input', f)\ndef test(_):\n    assert f() == 3",
+        "from unittest import mock\ndef test():\n    with mock.patch.object(f, 'x'):\n        assert f() == 3",
+        "import io, sys\nsys.stdin = io.StringIO('3')\nassert f() == 3",
+        "import solution\nsolution.LIMIT = 3\nassert f() == 3",
+    ],
+)
+def test_tests_that_reach_into_the_solution_are_found_when_the_row_is_read(code):
+    from sdpo.errors import DataError
+    from sdpo.grading.code_tests import read_tests
+
+    with pytest.raises(DataError, match="runs in another process"):
+        read_tests({"type": "assert", "code": code})
+
+
+def test_a_solution_that_prints_without_end_is_ended(sandbox):
+    source = "def f(x):\n    while True:\n        print('x' * 1000)"
+    outcome = sandbox.run_assert(source, "assert f(0) == 1", None, Limits(cpu_s=1.0))
+    assert [case.status for case in outcome.cases][0] in (GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT)

@@ -100,7 +100,11 @@ class JudgeSide:
         if self.broken:
             raise LinkBroken
         try:
-            return self.link.ask(question)
+            answer = self.link.ask(question)
+            printed = answer.get("printed")
+            for stream, text in zip((sys.stdout, sys.stderr), printed if isinstance(printed, list) else ()):
+                stream.write(str(text))
+            return answer
         except (EOFError, OSError):
             self.broken = {"gone": True}
         except FrameError as error:

@@ -12,6 +12,7 @@ from . import faults, stage
 from .exports import OPERATIONS, PLAIN_BASES, Exports, built_in, error_base, is_value, kind_of, make_error, name_of
 from .frames import FrameError, decode, encode
 from .link import Link
+from .printed import Printed
 from .solver import load
 
 MUTABLE = (list, dict, set, bytearray)
@@ -35,15 +36,17 @@ class SolverSide:
         self.module = module
         self.exports = Exports()
         self.link = Link(stage.CHANNEL, self.answer)
+        self.printed = Printed()
         self.loaded: dict[str, Any] = {}
 
     def answer(self, question: dict) -> dict:
         try:
-            if question["op"] == "names":
-                return self.names(question["names"])
-            return self.apply(question)
+            answer = self.names(question["names"]) if question["op"] == "names" else self.apply(question)
         except BaseException as error:  # foreign code may raise anything; all of it travels as data
-            return {"exc": self.describe_error(error)}
+            answer = {"exc": self.describe_error(error)}
+        if (printed := self.printed.take()) is not None:
+            answer["printed"] = printed
+        return answer
 
     def names(self, wanted: list[str]) -> dict:
         if "error" in self.loaded:

@@ -3,11 +3,14 @@ mark.parametrize. The real one is not among a run's packages."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
+import io
 import itertools
 import math
 import re
+import sys
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -120,14 +123,18 @@ def each_call(function: types.FunctionType, scope: dict[str, Any], kind: type | 
 
 
 def run_test(function: Callable[..., Any], arguments: Callable[[], tuple[Any, ...]], kind: type | None) -> None:
-    if kind is None:
-        return finish(function(*arguments()))
-    holder = kind()
-    getattr(holder, "setup_method", getattr(holder, "setUp", no_setup))()
+    streams = sys.stdout, sys.stderr
     try:
-        finish(function(holder, *arguments()))
+        if kind is None:
+            return finish(function(*arguments()))
+        holder = kind()
+        getattr(holder, "setup_method", no_setup)()
+        try:
+            finish(function(holder, *arguments()))
+        finally:
+            getattr(holder, "teardown_method", no_setup)()
     finally:
-        getattr(holder, "teardown_method", getattr(holder, "tearDown", no_setup))()
+        sys.stdout, sys.stderr = streams
 
 
 def no_setup() -> None:
@@ -174,8 +181,26 @@ def parametrizations(
         yield functools.partial(arguments, dict(zip(names, itertools.chain(*rows), strict=True)))
 
 
+class Capture:
+    """The fixture `capsys`; `run_test` puts the streams back."""
+
+    Printed = collections.namedtuple("Printed", "out err")
+
+    def __init__(self) -> None:
+        self._streams = sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+
+    def readouterr(self) -> Printed:
+        found = self.Printed(*(stream.getvalue() for stream in self._streams))
+        for stream in self._streams:
+            stream.seek(0)
+            stream.truncate()
+        return found
+
+
 def fixture_value(name: str, scope: dict[str, Any]) -> Any:
     maker = scope.get(name)
+    if name == "capsys" and maker is None:
+        return Capture()
     if not hasattr(maker, "sdpo_fixture"):
         raise UnsupportedTests(f"the tests use the fixture {name!r}, which their file does not define")
     code = maker.__code__
