@@ -47,7 +47,7 @@ def test_every_ordinary_program_without_files_is_accepted_at_the_weakest_level(w
     assert rejected(weakest_sandbox, PROGRAMS.keys() - NEEDS_FILES) == {}
 
 
-@pytest.mark.parametrize("level", ["L2", "L3-"])
+@pytest.mark.parametrize("level", ["L2", pytest.param("L3-", marks=pytest.mark.slow)])
 def test_every_ordinary_program_without_files_is_accepted_in_between(level):
     from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 

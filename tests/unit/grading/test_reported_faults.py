@@ -2,7 +2,8 @@
 `python -m sdpo.cli.grade` reads them, and the status that each line has to get.
 
 Faults that are not about one answer have tests of their own: secrets and private tests (test_sandbox_runs), an outage
-that is no wrong answer (test_registry, test_outage), processes left behind (test_sandbox_service), threads and endless expressions (test_math_grading).
+that is no wrong answer (test_registry, test_outage), processes left behind (test_sandbox_service), threads and endless
+expressions (test_math_grading).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ UNIT = {"name": "get-weather", "parameters": {"properties": {"city": {}, "unit":
 DRAFT = "```python\nprint('draft, much longer than the final one')\n```\nFinal:\n```python\nprint(1)\n```"
 EQUAL = "class E:\n    def __eq__(self, o): return True\n    def __ne__(self, o): return False\ndef f(x): return E()"
 PASSED = 'print(\'PASSED\'); print(\'{"score": 1.0, "status": "pass"}\'); raise SystemExit(0)'
-PATCHED = "def f(x): return 0\nimport builtins\nbuiltins.len = lambda *_: 0\nbuiltins.all = lambda *_: True\n"
+PATCHED = "def f(x): return 0\nimport builtins\nbuiltins.len = lambda *_: 0\nbuiltins.all = lambda *_: True"
 CHECKS = "def f(x): return 0\ndef check(*a): return True\nassert_equal = lambda *a: None"
 SWALLOWS = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
 FORKS = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(int(input()) * 2)"

@@ -78,6 +78,23 @@ def test_a_custom_function_may_return_reward_and_feedback(tmp_path):
     assert result.feedback == "exact p1 < |im_end|>"
 
 
+def test_a_custom_function_may_return_a_pair_and_a_numpy_scalar(tmp_path):
+    result = custom_grade(tmp_path, "return 0.5, 'half of it'")
+    assert (result.reward, result.feedback) == (0.5, "half of it")
+    assert custom_grade(tmp_path, "import numpy; return numpy.float32(0.5)").reward == 0.5
+    assert custom_grade(tmp_path, "import numpy; return numpy.int64(1)").status is GradeStatus.OK
+
+
+def test_a_custom_file_may_define_dataclasses(tmp_path):
+    path = tmp_path / "reward.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+        "@dataclass\nclass R:\n    x: float\n\n"
+        "def compute_score(**_):\n    return R(1.0).x\n"
+    )
+    assert load_function(str(path), "compute_score")() == 1.0
+
+
 @pytest.mark.parametrize(
     "body", ["return None", "return float('nan')", "return {'feedback': 'x'}", "raise ValueError('bug')"]
 )

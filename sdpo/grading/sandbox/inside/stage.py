@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import threading
@@ -28,6 +29,8 @@ def read_source() -> str:
 
 
 _streams: list[Any] = []
+# A copy for the program: one that replaces `len` does not pull the rug from under what reads and writes its answers.
+_builtins = types.ModuleType("builtins")
 
 
 def prepare() -> None:
@@ -48,6 +51,7 @@ def prepare() -> None:
         os.dup2(fd, number)
     for fd in (*kept, stdin, read, write):
         os.close(fd)
+    vars(_builtins).update(vars(builtins))
     atexit._clear()
     _streams.append({key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == "sdpo"})
 
@@ -62,7 +66,7 @@ def new_module(name: str, file: str = faults.FILE) -> types.ModuleType:
     """A module that dataclasses, pickle and typing can look up."""
     module = types.ModuleType(name)
     module.__file__ = file
-    module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    module.__builtins__ = sys.modules["builtins"] = _builtins  # type: ignore[attr-defined]
     sys.modules[name] = module
     sys.argv = [file]
     return module
