@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,6 @@ BUILTIN = "builtin://"
 
 Part = Literal["train", "val"]
 
-_LOG = logging.getLogger(__name__)
 _LISTED = 5  # dropped rows named in a summary
 
 
@@ -155,13 +153,3 @@ def select_prompts(
         allowed = f"at least {shortest}, the shortest of {len(selection.dropped)} prompts"
         raise DataError(problem("data.max_prompt_length", limit, allowed))
     return selection
-
-
-def filter_overlong(
-    prompts: Sequence[Prompt], chat: ChatRenderer, config: DataConfig, note: Callable[[str], None] = _LOG.warning
-) -> list[Prompt]:
-    """`select_prompts` for prompts in memory; `note` is told what was dropped."""
-    selection = select_prompts(prompts, chat, config)
-    if selection.dropped:
-        note(selection.summary())
-    return list(selection.prompts)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sdpo.config.schema import Config, GradingConfig
@@ -28,8 +27,6 @@ from .sandbox.sandbox import Sandbox, SandboxOptions
 from .source_grader import Lazy, SourceGrader
 from .text_match import TextGrader
 from .tool_calls import ToolCallGrader
-
-logger = logging.getLogger(__name__)
 
 # Patterns of `data_source` -> grader; the first match wins.
 KINDS: tuple[tuple[str, str], ...] = (
@@ -173,21 +170,3 @@ def describe_sandbox(config: Config) -> dict[str, Any] | None:
         return None
     with build_runner(config.grading) as sandbox:
         return dict(sandbox.report.to_dict())
-
-
-def check_rows(prompts: Sequence[Prompt], config: Config) -> list[tuple[str, str]]:
-    """(uid, reason) of the rows that cannot be graded; they get status invalid_gold or no_tests and never enter the
-    loss.
-
-    Raises DataError for an unknown source, and when no row at all can be graded.
-    """
-    grader = build_source_grader(config)
-    try:
-        bad = [(prompt.uid, reason) for prompt in prompts if (reason := grader.check(prompt))]
-    finally:
-        grader.close()
-    if prompts and len(bad) == len(prompts):
-        raise DataError(f"row {bad[0][0]}: {bad[0][1]}; none of the {len(prompts)} rows can be graded")
-    if bad:
-        logger.warning("%d of %d rows cannot be graded, e.g. %s: %s", len(bad), len(prompts), *bad[0])
-    return bad

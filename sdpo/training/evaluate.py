@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sdpo.config.schema import Config
 from sdpo.records import Group
 from sdpo.training.metrics import validation_metrics
@@ -27,7 +29,7 @@ def validation_plan(config: Config) -> SamplingPlan:
     )
 
 
-def validate(config: Config, workers: Workers, jobs: list[Job]) -> tuple[list[Group], dict[str, float]]:
+def validate(config: Config, workers: Workers, jobs: Sequence[Job]) -> tuple[list[Group], dict[str, float]]:
     """Groups and `val/*` metrics of the student's current weights (already synced to the engines)."""
     plan, size = validation_plan(config), config.data.val_batch_size or len(jobs)
     groups: list[Group] = []

@@ -3,6 +3,7 @@ checkpoints and the log."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sdpo.algorithms.scores import Algorithm
@@ -27,8 +28,8 @@ class TrainingLoop:
         workers: Workers,
         algorithm: Algorithm,
         log: RunLog,
-        train_jobs: list[Job],
-        val_jobs: list[Job],
+        train_jobs: Sequence[Job],
+        val_jobs: Sequence[Job],
         order: PromptOrder,
         total_steps: int,
         state: TrainerState,

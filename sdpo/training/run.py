@@ -6,19 +6,17 @@ from pathlib import Path
 
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import Config
-from sdpo.data.load import filter_overlong, load_prompts
 from sdpo.data.order import PromptOrder
 from sdpo.errors import ConfigError, problem
-from sdpo.grading.registry import check_rows
 from sdpo.models.load import load_tokenizer
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tracking.run_log import RunLog
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
+from sdpo.training.jobs import load_jobs, write_dropped
 from sdpo.training.loop import TrainingLoop
 from sdpo.workers.group import Workers
-from sdpo.workers.rollout import Job
 
 
 def train(config: Config) -> int:
@@ -49,6 +47,7 @@ def train(config: Config) -> int:
             f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, "
             f"{total_steps} steps"
         )
+        write_dropped(run_dir, train_jobs, val_jobs)
         if resume:
             log.note(f"resuming after step {state.step} from {resume}")
         log.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
@@ -106,12 +105,3 @@ def find_resume(config: Config) -> Path | None:
         checkpoint.read_state(folder)
         return folder
     return checkpoint.latest(Path(trainer.default_local_dir) / "checkpoints")
-
-
-def load_jobs(config: Config, chat: ChatRenderer, part: str) -> list[Job]:
-    """The prompts of a part ("train" or "val"), rendered; overlong rows dropped and counted. Raises DataError."""
-    files = config.data.train_files if part == "train" else config.data.val_files
-    prompts = load_prompts(files, config.data, part)
-    prompts = filter_overlong(prompts, chat, config.data)
-    check_rows(prompts, config)
-    return [Job(p, chat.prompt_ids(p.messages, p.tools, p.template_kwargs)) for p in prompts]

@@ -10,7 +10,8 @@ from sdpo.models.load import load_tokenizer
 from sdpo.records import StepReport, TrainBatch
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
-from sdpo.training.run import load_jobs, start_workers
+from sdpo.training.jobs import load_jobs
+from sdpo.training.run import start_workers
 from sdpo.workers.rollout import SamplingPlan
 
 SMALL = [

@@ -1,0 +1,71 @@
+"""The prompts of a run, ready to be sampled: on disk, rendered when they are due."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import overload
+
+from sdpo.config.schema import Config
+from sdpo.data.load import Selection, iter_prompts, select_prompts
+from sdpo.grading.registry import build_source_grader
+from sdpo.records import Prompt
+from sdpo.tokens.chat import ChatRenderer
+from sdpo.workers.rollout import Job
+
+DROPPED_FILE = "dropped_rows.jsonl"
+logger = logging.getLogger(__name__)
+
+
+class Jobs(Sequence[Job]):
+    """Prompts by position. Memory does not grow with their number."""
+
+    def __init__(self, selection: Selection, chat: ChatRenderer) -> None:
+        self.selection, self.chat = selection, chat
+
+    def __len__(self) -> int:
+        return len(self.selection.prompts)
+
+    @overload
+    def __getitem__(self, place: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Job]: ...
+
+    def __getitem__(self, place: int | slice) -> Job | list[Job]:
+        if isinstance(place, slice):
+            return [self._job(prompt) for prompt in self.selection.prompts[place]]
+        return self._job(self.selection.prompts[place])
+
+    def _job(self, prompt: Prompt) -> Job:
+        return Job(prompt, self.chat.student_ids(prompt))
+
+
+def load_jobs(config: Config, chat: ChatRenderer, part: str) -> Jobs:
+    """The prompts of a part ("train" or "val"). Rows that are too long, or that nobody can grade, are dropped.
+    Without files there are none.
+
+    Raises DataError for a file or row that cannot be used, an unknown data source, and when nothing is left.
+    """
+    files = config.data.train_files if part == "train" else config.data.val_files
+    if not files:
+        return Jobs(Selection(), chat)
+    grader = build_source_grader(config)
+    try:
+        selection = select_prompts(iter_prompts(files, config.data, part), chat, config.data, grader.check)
+    finally:
+        grader.close()
+    if selection.dropped:
+        logger.warning("data.%s_files: %s", part, selection.summary())
+    return Jobs(selection, chat)
+
+
+def write_dropped(run_dir: Path, *parts: Jobs) -> None:
+    """All dropped rows, one a line: {"uid", "field", "why"}; no file when none was dropped."""
+    dropped = [drop for jobs in parts for drop in jobs.selection.dropped]
+    (run_dir / DROPPED_FILE).unlink(missing_ok=True)
+    if dropped:
+        lines = [json.dumps(vars(drop), ensure_ascii=False) + "\n" for drop in dropped]
+        (run_dir / DROPPED_FILE).write_text("".join(lines), encoding="utf-8")
