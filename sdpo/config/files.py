@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 BUILTIN_MODELS = ("builtin://tiny/hard", "builtin://tiny/easy", "builtin://tiny/unseen")
 BUILTIN_DATA = tuple(f"builtin://programs/{split}/{part}" for split in ("hard", "easy") for part in ("train", "test"))
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB = "hub://"
+_HUB_DATA = re.compile(r"hub://[\w.-]+/[\w.-]+@[0-9a-f]{40}(:([^:/]+/)?[^:/]+)?")
 _FIRST_BYTES = 4096
 
 
@@ -110,9 +112,14 @@ def _check_data_file(key: str, name: str) -> None:
         if name not in BUILTIN_DATA:
             raise ConfigError(problem(key, name, " | ".join(BUILTIN_DATA)))
         return
+    if name.startswith(HUB):
+        if not _HUB_DATA.fullmatch(name):
+            form = f"{HUB}OWNER/NAME@COMMIT:SPLIT or ...:CONFIG/SPLIT, the commit in 40 hexadecimal digits"
+            raise ConfigError(problem(key, name, form, "a branch would change under the run: pin a commit"))
+        return
     path = Path(name)
-    if path.is_dir():
-        raise ConfigError(problem(key, name, "a file, not a folder"))
+    if any(folder.is_dir() for folder in (path, Path(name.rpartition(":")[0] or name))):
+        return  # a data set that `datasets` reads
     if not path.is_file():
         raise ConfigError(problem(key, name, "an existing file", "there is no such file; check the path"))
     with path.open("rb") as file:

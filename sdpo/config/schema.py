@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class DataConfig:
-    train_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/train"])  # parquet, JSON or JSON lines; `builtin://` is the embedded task
+    train_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/train"])  # parquet, JSON, JSON lines, a data set folder, `hub://OWNER/NAME@COMMIT:SPLIT`; `builtin://` is the embedded task
     val_files: list[str] = field(default_factory=lambda: ["builtin://programs/hard/test"])  # held-out problems
     train_max_samples: int = -1  # use only the first rows; -1: all
     val_max_samples: int = -1  # likewise for validation

@@ -182,7 +182,7 @@ def test_an_unknown_key_names_the_nearest_one(argument, nearest):
         ("data.shuffle=maybe", "data.shuffle: got 'maybe'; allowed: true | false"),
         ("data.train_batch_size=3.5", "data.train_batch_size: got 3.5; allowed: a whole number"),
         ("trainer=foo", "trainer: got 'foo'; allowed: a section, not a value"),
-        ("task=math", "task: got 'math'; allowed: custom | gsm8k | programs_easy"),
+        ("task=math", "task: got 'math'; allowed: custom | gsm8k | livecodebench"),
         ("model=tiny_hrad", "model: got 'tiny_hrad'; allowed: custom |"),
         ("trainer.seed=1,2", "trainer.seed=1,2: got 'several values'; allowed: one value"),
         ("trainer.seed", "trainer.seed: not an override (key=value, ~key): "),

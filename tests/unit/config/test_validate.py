@@ -359,9 +359,11 @@ def test_data_files_must_exist_and_hold_something(key, tmp_path):
         == f"{key}: got {str(empty)!r}; allowed: a file with rows; the file is empty"
     )
     assert "the file is empty" in refusal({**own, key: [str(rows), str(blank)]})
-    assert "a file, not a folder" in refusal({**own, key: [str(tmp_path)]})
+    assert "pin a commit" in refusal({**own, key: ["hub://owner/name@main:train"]})
+    assert "pin a commit" in refusal({**own, key: ["hub://owner/name:train"]})
     assert "builtin://programs/hard/train" in refusal({**own, key: ["builtin://programs/hard/dev"]})
-    validate(make({**own, key: [str(rows)]}))
+    for name in (rows, tmp_path, f"{tmp_path}:train", f"hub://owner/name@{'0' * 40}:main/train"):
+        validate(make({**own, key: [str(name)]}))
 
 
 def test_training_needs_train_files_and_validation_alone_needs_val_files():
