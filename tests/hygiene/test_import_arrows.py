@@ -27,7 +27,16 @@ HOMES = {
     "hydra": ("config/compose.py", "main_sdpo.py"),
     "omegaconf": ("config/compose.py", "main_sdpo.py"),
     **dict.fromkeys(
-        ("wandb", "trackio", "tensorboard", "mlflow", "swanlab", "verl.utils.tracking", "torch.utils.tensorboard"),
+        (
+            "wandb",
+            "wandb_workspaces",
+            "trackio",
+            "tensorboard",
+            "mlflow",
+            "swanlab",
+            "verl.utils.tracking",
+            "torch.utils.tensorboard",
+        ),
         ("tracking/",),
     ),
 }

@@ -1,97 +1,18 @@
-"""The live page in headless Chromium, driven over its debugging protocol. Skipped where there is no Chromium."""
+"""The live page in headless Chromium. Skipped where there is no browser."""
 
 from __future__ import annotations
 
-import base64
-import itertools
 import json
 import os
-import shutil
-import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from websockets.sync.client import connect
 
 from sdpo.tracking.live.run import LiveRun
 from sdpo.tracking.live.server import WatchServer
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
-    "--window-size=1440,1000",
-)  # fmt: skip
 ATTACK = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-
-
-class Tab:
-    """One page of a headless browser."""
-
-    def __init__(self, browser: str, profile: Path) -> None:
-        command = [browser, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._numbers = itertools.count(1)
-        port = self._wait(lambda: (profile / "DevToolsActivePort").read_text().splitlines(), FileNotFoundError)
-        self._socket = connect(f"ws://127.0.0.1:{port[0]}{port[1]}", max_size=None)
-        target = self._send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self._send("Runtime.enable")
-
-    def _send(self, method: str, **params) -> dict:
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params}
-        if hasattr(self, "_session"):
-            message["sessionId"] = self._session
-        self._socket.send(json.dumps(message))
-        while (answer := json.loads(self._socket.recv(timeout=30))).get("id") != number:
-            pass
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def open(self, url: str) -> None:
-        self._send("Page.navigate", url=url)
-
-    def js(self, expression: str):
-        answer = self._send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return answer["result"].get("value")
-
-    def until(self, expression: str):
-        """Waits until the expression is true in the page, and returns it."""
-        return self._wait(lambda: self.js(expression) or None, AssertionError)
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._send("Page.captureScreenshot")["data"]))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
-
-    @staticmethod
-    def _wait(attempt, failure: type[Exception]):
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                if (found := attempt()) is not None and found != []:
-                    return found
-            except failure:
-                pass  # not yet
-            time.sleep(0.1)
-        raise TimeoutError
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no headless browser on this machine: none of {', '.join(BROWSERS)}")
-    tab = Tab(browser, tmp_path_factory.mktemp("profile"))
-    yield tab
-    tab.close()
 
 
 def _sample(step: int, index: int, **changes) -> dict:

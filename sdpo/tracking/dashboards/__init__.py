@@ -1,0 +1,1 @@
+"""The same panels in Weights & Biases and in Trackio, as code."""
