@@ -15,8 +15,8 @@ from sdpo.tracking.page import page
 Row = list[str]
 
 
-def tables(comparison: Comparison) -> list[tuple[str, Row, list[Row]]]:
-    """(title, heading, rows) of each table; what the Markdown and the page show."""
+def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
+    """(title, note, heading, rows) of each table; what the Markdown and the page show."""
     seconds, samples = comparison.budget.seconds or 0.0, comparison.budget.samples or 0
     wanted = [f"{target:g}" for target in comparison.targets]
     accuracy = [
@@ -43,36 +43,42 @@ def tables(comparison: Comparison) -> list[tuple[str, Row, list[Row]]]:
     ]
     return [
         (
-            f"Held-out accuracy ({comparison.metric}), mean ± standard error over seeds; "
-            f"budgets: {seconds:.0f} s of training, {samples:,} samples",
+            "Held-out accuracy",
+            f"{comparison.metric}, mean ± standard error over seeds; budgets: {seconds:.0f} s of training, "
+            f"{samples:,} samples",
             ["", "lr", "seeds", "start", "best in time", "last in time", "best in samples", "last in samples", "final"],
             accuracy,
         ),
         (
-            "Time to a target: median over seeds, in brackets how many seeds reached it",
+            "Time to a target",
+            "median over seeds, in brackets how many seeds reached it",
             ["", *(f"{kind} to {name}" for name in wanted for kind in ("seconds", "samples"))],
             reach,
         ),
         (
-            "Cost: seconds of one step by phase; seconds and samples of a whole run",
+            "Cost",
+            "seconds of one step by phase; seconds and samples of a whole run",
             ["", *PHASES, "other", "step", "run, s", "run, samples"],
             cost,
         ),
-        ("What else changed: first step or validation → last in time", *_changes(comparison.rows)),
+        ("What else changed", "from the first step or validation to the last in time", *_changes(comparison.rows)),
         (
-            "Last accuracy in time by learning rate, first seed",
+            "Learning rates",
+            "last accuracy in time, first seed",
             ["", "lr: accuracy"],
-            [[row.label, ", ".join(f"{r}: {v:.2f}" for r, v in row.last_by_learning_rate.items())]
-             for row in comparison.rows],
+            [
+                [row.label, ", ".join(f"{rate}: {value:.2f}" for rate, value in row.last_by_learning_rate.items())]
+                for row in comparison.rows
+            ],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def markdown(comparison: Comparison) -> str:
     parts = []
-    for title, heading, rows in tables(comparison):
+    for title, note, heading, rows in tables(comparison):
         lines = [heading, ["---"] * len(heading), *rows]
-        parts.append(f"{title}:\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
+        parts.append(f"{title} ({note}):\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
     return "\n".join(parts)
 
 
@@ -82,14 +88,15 @@ def comparison_page(comparison: Comparison) -> str:
     about = "".join(
         f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in comparison.about.items()
     )
-    for title, heading, rows in tables(comparison):
+    for title, note, heading, rows in tables(comparison):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         parts.append(
-            f"<h2>{escape(title.partition(':')[0].partition(';')[0])}</h2><p>{escape(title)}</p>"
+            f"<h2>{escape(title)}</h2><p>{escape(note)}</p>"
             f'<div class="card"><table class="plain"><tr>{head}</tr>{body}</table></div>'
         )
-    parts.insert(2, f'<div class="charts">{"".join(_charts(comparison))}</div>')
+    curves = f'<h2>Curves</h2><p></p><div class="charts">{"".join(_charts(comparison))}</div>'
+    parts.insert(2, curves)  # behind the first table
     if about:
         parts.append(f'<h2>How it was measured</h2><p></p><div class="card"><table>{about}</table></div>')
     return page(comparison.title, "\n".join(parts))

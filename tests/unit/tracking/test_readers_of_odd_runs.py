@@ -1,0 +1,63 @@
+"""Report, live page and comparison read one and the same odd run alike: nulls, gaps, repeated and missing steps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from sdpo.tracking.comparison.curves import load_curve
+from sdpo.tracking.history import RunHistory
+from sdpo.tracking.live import views
+from sdpo.tracking.live.run import LiveRun
+from sdpo.tracking.report import write_report
+
+CONFIG = {
+    "data": {"seed": 0},
+    "actor_rollout_ref": {"actor": {"optim": {"lr": 1e-3}, "policy_loss": {"loss_mode": "sdpo"}}},
+}
+
+
+def _run(folder, lines: list[dict]):
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "resolved_config.yaml").write_text(yaml.safe_dump(CONFIG))
+    return folder
+
+
+@pytest.fixture
+def odd_run(tmp_path):
+    """Saved at 2, logged to 4, crashed, resumed from 2 without the lines after it; a loss that was not finite; a step
+    in which nothing could be graded."""
+    lines = [{"step": 0, "val/avg@4": 0.1, "timing/elapsed_s": 3.0, "timing/validate_s": 3.0}]
+    for step in range(1, 7):
+        line = {"step": step, "timing/elapsed_s": 3.0 + 2.0 * step, "train/samples": 8 * step, "actor/loss": 0.5}
+        line |= {"actor/loss": None} if step == 3 else {}
+        line |= {} if step == 4 else {"train/accuracy": 0.1 * step}
+        line |= {"val/avg@4": 0.2 * step / 2, "timing/validate_s": 1.0} if step in (2, 4, 6) else {}
+        lines.append(line)
+    return _run(tmp_path, lines)
+
+
+def test_they_agree_on_every_series_and_draw_without_a_nan(odd_run):
+    history, live = RunHistory.load(odd_run), LiveRun(odd_run)
+    live.refresh()
+    assert [step for step, _ in history.series("actor/loss")] == [1, 2, 4, 5, 6]
+    assert [step for step, _ in history.series("train/accuracy")] == [1, 2, 3, 5, 6]
+    for name in history.names():
+        assert live.history().series(name) == history.series(name), name
+    page = write_report(odd_run).read_text() + "".join(views.charts(live).values())
+    assert "NaN" not in page and "Infinity" not in page and "nan" not in page.lower().replace("maintenance", "")
+    json.loads(json.dumps(views.state(live), allow_nan=False))
+
+
+def test_training_time_leaves_out_validation_and_the_resume_loses_none(odd_run):
+    points = load_curve(odd_run).points
+    assert [(p.step, p.seconds, p.samples) for p in points] == [(0, 0.0, 0), (2, 3.0, 16), (4, 6.0, 32), (6, 9.0, 48)]
+
+
+def test_a_metrics_file_of_nulls_is_a_page_without_curves(tmp_path):
+    run = _run(tmp_path, [{"step": 1, "actor/loss": None}])
+    live = LiveRun(run)
+    live.refresh()
+    assert views.charts(live) == {} and "<svg" not in write_report(run).read_text()
