@@ -28,4 +28,7 @@ class Grader(Protocol):
         """The verdict. Raises GradingError when the grader itself failed beyond its retries; DataError for an unknown
         source."""
 
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, named `grading/...`."""
+
     def close(self) -> None: ...

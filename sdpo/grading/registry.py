@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sdpo.config.schema import Config, GradingConfig
@@ -23,6 +23,7 @@ from .mathematics import MathGrader
 from .multiple_choice import MultipleChoiceGrader
 from .programs import FunctionRun, ProgramsGrader
 from .sandbox.limits import Limits
+from .sandbox.report import SandboxReport
 from .sandbox.sandbox import Sandbox, SandboxOptions
 from .source_grader import Lazy, SourceGrader
 from .text_match import TextGrader
@@ -49,6 +50,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("regex*", "text"),
     ("judge*", "judge"),
 )
+RUN_PROGRAMS = ("programs", "code")  # the graders that need a sandbox
 ALGEBRA_SECONDS = 5.0
 
 
@@ -162,11 +164,13 @@ class ProgramsKind:
         return self._grader.grade(prompt, answer, truncated)
 
 
-def describe_sandbox(config: Config) -> dict[str, Any] | None:
-    """Starts the local sandbox, tests it, and returns its report for the run's metadata; None where programs run
-    elsewhere. Raises SandboxUnavailable. Called before training, so that a machine without isolation is found before
-    a model is loaded."""
-    if config.grading.backend != "local":
+def describe_sandbox(config: Config, sources: Iterable[str]) -> SandboxReport | None:
+    """Starts the local sandbox, tests it, and returns its report for the run's metadata; None where rows of these
+    sources run no programs, or not here. Raises SandboxUnavailable. Called before training, so that a machine without
+    isolation is found before a model is loaded."""
+    if config.grading.backend != "local" or config.custom_reward_function.path is not None:
+        return None
+    if not any(kind_of(source) in RUN_PROGRAMS for source in sources):
         return None
     with build_runner(config.grading) as sandbox:
-        return dict(sandbox.report.to_dict())
+        return sandbox.report

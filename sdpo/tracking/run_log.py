@@ -85,6 +85,11 @@ class RunLog:
         """One line for the person at the console."""
         self._console.note(text)
 
+    def describe(self, name: str, value: Any) -> None:
+        """Adds a fact about the run (plain data) to run.json."""
+        self._state[name] = value
+        self._save_state()
+
     def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes one line `{"step", "time" (unix seconds), "timing/elapsed_s", **metrics}`.
 

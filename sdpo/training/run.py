@@ -8,6 +8,7 @@ from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import ConfigError, problem
+from sdpo.grading.registry import describe_sandbox
 from sdpo.models.load import load_tokenizer
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
@@ -50,6 +51,10 @@ def train(config: Config) -> int:
         write_dropped(run_dir, train_jobs, val_jobs)
         if resume:
             log.note(f"resuming after step {state.step} from {resume}")
+        sandbox = describe_sandbox(config, {job.prompt.data_source for job in (*train_jobs[:64], *val_jobs[:64])})
+        if sandbox is not None:
+            log.note(sandbox.line())
+            log.describe("sandbox", sandbox.to_dict())
         log.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
         workers = start_workers(config, optimizer_steps(config, total_steps))
         try:

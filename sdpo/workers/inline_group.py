@@ -31,7 +31,9 @@ class InlineWorkers:
     def update(self, batch: TrainBatch) -> StepReport:
         padded = self.actor.why_padded is not None
         shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1, padded)
-        return self.actor.update(shares[0])
+        report = self.actor.update(shares[0])
+        report.metrics.update(self.rollout.graders.metrics())
+        return report
 
     def sync_weights(self) -> None:
         if self._shares_module:  # same tensors: only the version moves

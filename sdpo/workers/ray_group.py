@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
@@ -57,7 +59,17 @@ class RayWorkers:
         shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
         report = self._call(lambda: self._actors.update(shares))[0]
         self.policy_version = report.policy_version
+        report.metrics.update(self._grading_metrics())
         return report
+
+    def _grading_metrics(self) -> dict[str, float]:
+        """Sums over the engines and over the grader processes that are alive."""
+        answers = self._call(lambda: self._rollouts.grading_metrics())
+        for grader in self._graders:
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                answers.append(ray.get(grader.metrics.remote()))
+        names = {name for answer in answers for name in answer}
+        return {name: sum(answer.get(name, 0.0) for answer in answers) for name in sorted(names)}
 
     def sync_weights(self) -> None:
         folder = self._call(lambda: self._actors.publish(self._weights_base))[0]

@@ -16,7 +16,7 @@ from sdpo.config.schema import Config
 from sdpo.grading.registry import build_grader
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
-from sdpo.workers.grader import grade_or_infra_error, grading_of
+from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
 from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
 
 GIVE_UP = 4  # deaths of grader processes without a grade in between
@@ -79,6 +79,10 @@ class RolloutRayWorker(Worker):
         return self._rollout.generate(jobs, plan)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def grading_metrics(self) -> dict[str, float]:
+        return self._rollout.graders.metrics()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_weights(self, folder: str, version: int) -> None:
         self._rollout.load_weights(folder, version)
 
@@ -96,6 +100,9 @@ class GraderProcess:
     def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
         return grade_or_infra_error(self._grader, prompt, response_text, truncated)
 
+    def metrics(self) -> dict[str, float]:
+        return sandbox_faults(self._grader)
+
     def close(self) -> None:
         self._grader.close()
 
@@ -112,13 +119,22 @@ class RayGraderPool:
         self._graders, self._next = graders, first
         self._retries = config.grading.retries
         self._what = grading_of(config)
+        self._meter = GradingMeter()
         self._deaths = 0
         self._given_up = ""
 
     def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
         arguments = (prompt, response_text, truncated)
-        verdict = None if self._given_up else self._send(arguments)
+        verdict = None
+        if not self._given_up:
+            self._meter.begin()
+            verdict = self._send(arguments)
+            verdict.future().add_done_callback(self._meter.end)
         return lambda: self._wait(verdict, arguments)
+
+    def metrics(self) -> dict[str, float]:
+        """Of this engine's responses; `RayWorkers` adds what the processes say of themselves."""
+        return self._meter.take()
 
     def _send(self, arguments: tuple[Prompt, str, bool]) -> ray.ObjectRef:
         grader = self._graders[self._next % len(self._graders)]

@@ -61,9 +61,9 @@ class ServerPool:
 
     @contextmanager
     def _lease(self, flavor: str) -> Iterator[Server]:
-        self.waiting += 1
+        self._queue(1)
         with self._room:
-            self.waiting -= 1
+            self._queue(-1)
             server = self._choose(flavor)
             try:
                 yield server
@@ -102,6 +102,10 @@ class ServerPool:
         words = server.last_words()
         logger.warning("a fork server died: %s", words or "killed from outside")
         server.kill()
+
+    def _queue(self, change: int) -> None:
+        with self._lock:
+            self.waiting += change
 
     def _count(self, name: str) -> None:
         with self._lock:

@@ -40,7 +40,11 @@ def test_an_outage_stops_training_with_a_named_error_and_resume_goes_on(tmp_path
     assert stopped.returncode == 6, stopped.stderr[-2000:]
     assert "could not be graded" in stopped.stderr
     assert "out of memory" in stopped.stderr
-    assert [line["step"] for line in lines(broken, "metrics.jsonl")] == [1]
+    (metrics,) = lines(broken, "metrics.jsonl")
+    assert metrics["step"] == 1
+    assert metrics["grade/queue_depth"] > 0
+    assert metrics["grade/responses_per_s"] > 0
+    assert json.loads((broken / "run.json").read_text())["sandbox"]["level"].startswith("L")
     samples = [line for line in lines(broken, "samples.jsonl") if line["step"] == 2]
     assert len(samples) == 8
     assert {line["status"] for line in samples} == {"infra_error"}

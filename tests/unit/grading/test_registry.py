@@ -255,3 +255,16 @@ def test_the_least_recently_used_values_are_forgotten():
         once.get(key, lambda key=key: key)
     assert once.get(1, lambda: -1) == 1
     assert once.get(2, lambda: -1) == -1
+
+
+def test_the_sandbox_is_tested_before_a_run_only_when_its_rows_run_programs():
+    from sdpo.grading.registry import describe_sandbox
+
+    assert describe_sandbox(Config(), {"gsm8k", "mmlu"}) is None
+    config = Config()
+    config.grading.backend, config.grading.service_url = "http", "http://x"
+    assert describe_sandbox(config, {"code"}) is None
+    report = describe_sandbox(Config(), {"gsm8k", "humaneval"})
+    assert report is not None
+    assert report.sound
+    assert report.line().startswith("sandbox L")

@@ -94,15 +94,37 @@ def test_32_graders_in_one_event_loop_get_the_verdicts_of_one(sandbox):
     cases = MIX * 5
 
     async def all_at_once():
-        gate = asyncio.Semaphore(32)
-
-        async def one(case):
-            async with gate:
-                return await asyncio.to_thread(verdict, sandbox, case)
-
-        return await asyncio.gather(*map(one, cases))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+        return await asyncio.gather(*(asyncio.to_thread(verdict, sandbox, case) for case in cases))
 
     assert asyncio.run(all_at_once()) == [wanted for _, _, wanted in cases]
+
+
+@pytest.mark.slow
+def test_32_graders_with_a_sandbox_each_get_the_verdicts_of_one(sandbox):
+    from sdpo.config.schema import Config
+    from sdpo.grading.registry import build_grader
+    from sdpo.records import Prompt
+
+    graders = [build_grader(Config()) for _ in range(32)]
+
+    def grade(number: int) -> list[GradeStatus]:
+        answers = [(f"```python\n{source}\n```", tests) for source, tests, _ in MIX]
+        return [
+            graders[number].grade(Prompt(f"p{number}", (), "code", tests), text, False).status
+            for text, tests in answers
+        ]
+
+    async def all_at_once():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+        return await asyncio.gather(*(asyncio.to_thread(grade, number) for number in range(32)))
+
+    with ThreadPoolExecutor(32) as threads:
+        in_threads = list(threads.map(grade, range(32)))
+    in_a_loop = asyncio.run(all_at_once())
+    for grader in graders:
+        grader.close()
+    assert in_threads == in_a_loop == [[wanted for _, _, wanted in MIX]] * 32
 
 
 def test_a_server_that_is_killed_loses_nothing_and_costs_nobody_a_verdict():
@@ -293,7 +315,9 @@ def test_memory_of_a_large_grader_does_not_slow_runs_down(sandbox):
     assert len(ballast) == 512 << 20
 
 
-def soak(runs: int) -> None:
+def soak(runs: int) -> str:
+    """What happened, in a line."""
+    start = time.monotonic()
     rng = random.Random(7)
     cases = [
         HANG if (draw := rng.random()) < 0.10 else FLOOD if draw < 0.15 else BOMB if draw < 0.20 else rng.choice(MIX)
@@ -326,11 +350,15 @@ def soak(runs: int) -> None:
     assert Path("/proc/self/mounts").read_text() == mounts
     assert {place: {p.name for p in place.iterdir() if p.name.startswith("sdpo-sandbox")} for place in places} == files
     assert open_files() == descriptors
+    counts = ", ".join(f"{count} {name}" for name, count in sandbox.pool.counters.items())
+    return f"{len(done)} verdicts right in {time.monotonic() - start:.0f} s; {counts}; memory grew by {grown:.1f} MB"
 
 
 @pytest.mark.parametrize("runs", [250, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_after_many_hostile_runs_nothing_is_left_and_no_verdict_is_wrong(runs):
-    soak(runs)
+def test_after_many_hostile_runs_nothing_is_left_and_no_verdict_is_wrong(runs, capsys):
+    said = soak(runs)
+    with capsys.disabled():
+        print(f"\n{said}")
 
 
 def test_limits_are_part_of_a_run(sandbox):

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 import ray
 
 from sdpo.config.schema import Config
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.workers.grader import GradingMeter
 from sdpo.workers.ray_workers import GIVE_UP, RayGraderPool
 
 GRADE = Grade(GradeStatus.OK, 1.0, 1.0)
 
 
+class Reference(str):
+    """Stands in for what Ray promises: the text, done at once."""
+
+    def future(self) -> Future:
+        future: Future = Future()
+        future.set_result(None)
+        return future
+
+
 class Process:
-    """Stands in for an actor: `remote` keeps the arguments, `ray.get` of them decides."""
+    """Stands in for an actor: `remote` keeps the text, `ray.get` of it decides."""
 
     def __init__(self) -> None:
         self.grade, self.killed = self, False
 
     def remote(self, prompt, text, truncated):
-        return text
+        return Reference(text)
 
 
 @pytest.fixture
@@ -68,3 +80,18 @@ def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_
     assert flag.startswith(f"the grader process died {GIVE_UP} times in a row, last on data_source 'exact', custom_")
     assert "\n" not in flag
     assert grades(pool, ["a"])[0].status is GradeStatus.INFRA_ERROR
+
+
+def test_speed_and_depth_of_the_queue_are_measured_from_call_to_call(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("sdpo.workers.grader.time.monotonic", lambda: now[0])
+    meter = GradingMeter()
+    now[0] += 50  # idle time does not count
+    for _ in range(4):
+        meter.begin()
+    now[0] += 2
+    for _ in range(4):
+        meter.end()
+    now[0] += 50
+    assert meter.take() == {"grade/queue_depth": 4.0, "grade/responses_per_s": 2.0}
+    assert meter.take() == {"grade/queue_depth": 0.0}
