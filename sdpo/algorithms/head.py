@@ -56,12 +56,17 @@ def parts(total: int, largest: int) -> list[slice]:
 
 
 def head_product(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    alpha: float = 1.0,
+    beta: float = 0.0,
 ) -> torch.Tensor:
-    """out [n, V] = hidden [n, H] @ weight [V, H].T + bias [V]."""
+    """out [n, V] = beta * out + alpha * (hidden [n, H] @ weight [V, H].T + bias [V])."""
     for rows, piece in _pieces(weight, out.dtype):
-        _add_product(out[:, rows], hidden, piece.T, weight.dtype, beta=0.0)
-    return out if bias is None else out.add_(bias)
+        _add_product(out[:, rows], hidden, piece.T, weight.dtype, beta, alpha)
+    return out if bias is None else out.add_(bias, alpha=alpha)
 
 
 def _pieces(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -73,12 +78,14 @@ def _pieces(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, t
             yield rows, weight[rows].to(dtype)
 
 
-def _add_product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, beta: float = 1.0) -> None:
-    """out = beta * out + a @ b. A GPU rounds the factors to `dtype`, the head's, and adds up in that of `out`."""
+def _add_product(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, beta: float = 1.0, alpha: float = 1.0
+) -> None:
+    """out = beta * out + alpha * a @ b. A GPU rounds the factors to `dtype`, the head's, and adds up in out's dtype."""
     if out.is_cuda and dtype != out.dtype:
-        torch.addmm(out, a.to(dtype), b.to(dtype), out.dtype, beta=beta, out=out)
+        torch.addmm(out, a.to(dtype), b.to(dtype), out.dtype, beta=beta, alpha=alpha, out=out)
     else:
-        torch.addmm(out, a.to(out.dtype), b.to(out.dtype), beta=beta, out=out)
+        torch.addmm(out, a.to(out.dtype), b.to(out.dtype), beta=beta, alpha=alpha, out=out)
 
 
 @contextmanager

@@ -58,18 +58,24 @@ class ResponseScores:
     @torch.no_grad()
     def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
         """See `Scores`. Losses differentiate by formula (`head.HeadGradient`), so no graph is made."""
-        hidden, vocab = self.hidden[part], slice(0, self.vocab_size)
+        hidden = self.hidden[part]
         if out is None:
             out = hidden.new_empty(hidden.shape[0], self.vocab_size, dtype=wide(hidden.dtype))
         if self.weight is None:
-            out.copy_(hidden[:, vocab]).clamp_(min=IMPOSSIBLE)
+            out.copy_(hidden[:, : self.vocab_size]).clamp_(min=IMPOSSIBLE)
+            if self.scale != 1.0:
+                out.mul_(self.scale)
         else:
-            head_product(hidden, self.weight[vocab], None if self.bias is None else self.bias[vocab], out)
-        if self.scale != 1.0:
-            out.mul_(self.scale)
+            self.add_product(out, part, 1.0, beta=0.0)
         if self.soft_cap is not None:
             out.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
         return out
+
+    def add_product(self, out: torch.Tensor, part: slice, share: float, beta: float = 1.0) -> torch.Tensor:
+        """out [n, V] = beta * out + share * scaled logits before the soft cap, in the matrix product itself."""
+        vocab = slice(0, self.vocab_size)
+        bias = None if self.bias is None else self.bias[vocab]
+        return head_product(self.hidden[part], self.weight[vocab], bias, out, self.scale * share, beta)
 
 
 @dataclass
@@ -86,7 +92,13 @@ class InterpolatedScores:
 
     @torch.no_grad()
     def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
-        return self.reference.logits(part, out).lerp_(self.current.logits(part), self.rate)
+        """See `Scores`. No second tensor of this size, unless the current teacher's logits are capped or given."""
+        out = self.reference.logits(part, out)
+        current, rate = self.current, self.rate
+        if current.weight is None or current.soft_cap is not None:
+            return out.lerp_(current.logits(part), rate)
+        out.mul_(1.0 - rate)
+        return current.add_product(out, part, rate)
 
 
 @dataclass

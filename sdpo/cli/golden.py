@@ -74,7 +74,7 @@ def compare_file(path: Path) -> list[Comparison]:
     results: list[Comparison] = []
     for number, case in enumerate(cases if isinstance(cases, list) else [cases], start=1):
         try:
-            inputs = _Inputs.read(case["inputs"])
+            inputs = Inputs.read(case["inputs"])
             results += [_compare(inputs, expected) for expected in case["expected"]]
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             got = f"{type(error).__name__}: {error}"
@@ -86,7 +86,7 @@ def compare_file(path: Path) -> list[Comparison]:
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """Tensors of one case; `chosen` [B, T] are the tokens in the loss."""
 
     student: torch.Tensor
@@ -96,14 +96,15 @@ class _Inputs:
     old_log_probs: torch.Tensor | None
 
     @classmethod
-    def read(cls, inputs: dict[str, Any]) -> _Inputs:
+    def read(cls, inputs: dict[str, Any], dtype: torch.dtype = torch.float64) -> Inputs:
+        """`dtype`: of the logits."""
         chosen = torch.tensor(inputs["response_mask"], dtype=torch.float64) > 0
         if inputs.get("self_distillation_mask") is not None:
             chosen = chosen & (torch.tensor(inputs["self_distillation_mask"], dtype=torch.float64) > 0)[:, None]
         old = inputs.get("old_log_probs")
         return cls(
-            student=torch.tensor(inputs["student_logits"], dtype=torch.float64),
-            teacher=torch.tensor(inputs["teacher_logits"], dtype=torch.float64),
+            student=torch.tensor(inputs["student_logits"], dtype=dtype),
+            teacher=torch.tensor(inputs["teacher_logits"], dtype=dtype),
             labels=torch.tensor(inputs["labels"], dtype=torch.int64),
             chosen=chosen,
             old_log_probs=None if old is None else torch.tensor(old, dtype=torch.float64),
@@ -147,20 +148,27 @@ def _algorithm(expected: dict[str, Any]) -> Sdpo:
     return Sdpo(config)
 
 
-def _compare(inputs: _Inputs, expected: dict[str, Any]) -> Comparison:
+def evaluate(
+    inputs: Inputs, expected: dict[str, Any], head: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient by the student's logits. head [V, V]: the logits are hidden states and pass through it."""
     logits = inputs.student.clone().requires_grad_()
     width = logits.shape[-1]
-    student = ResponseScores(logits[inputs.chosen], None, None, width)
-    teacher = ResponseScores(inputs.teacher[inputs.chosen], None, None, width)
+    student = ResponseScores(logits[inputs.chosen], head, None, width)
+    teacher = ResponseScores(inputs.teacher[inputs.chosen], head, None, width)
     loss = _algorithm(expected).loss(student, teacher, inputs.batch()).loss
-    (gradient,) = torch.autograd.grad(loss, logits)
+    return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+
+def _compare(inputs: Inputs, expected: dict[str, Any]) -> Comparison:
+    loss, gradient = evaluate(inputs, expected)
     recorded = torch.tensor(expected["grad_student_logits"], dtype=torch.float64)
     if recorded.shape != gradient.shape:
         raise DataError(problem("grad_student_logits", list(recorded.shape), str(list(gradient.shape))))
     wanted = torch.tensor(expected["loss"], dtype=torch.float64)
     if not inputs.chosen.any():  # others divide 0 by 0 here; nothing to distill is a loss of 0
         recorded, wanted = recorded.nan_to_num(nan=0.0), wanted.nan_to_num(nan=0.0)
-    errors = float((loss.detach() - wanted).abs()), float((gradient - recorded).abs().max())
+    errors = float((loss - wanted).abs()), float((gradient - recorded).abs().max())
     return Comparison(expected["mode"], *(math.inf if math.isnan(error) else error for error in errors))
 
 

@@ -3,12 +3,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sdpo.cli.golden import compare_file, main
+from sdpo.cli.golden import Inputs, compare_file, evaluate, main
 
 RECORDED = Path(__file__).with_name("loss_golden.json")
 
@@ -29,6 +30,31 @@ def test_a_single_wrong_digit_is_found(tmp_path, entry, capsys):
     (tmp_path / "wrong.json").write_text(json.dumps(cases))
     assert main([str(tmp_path / "wrong.json")]) == 1
     assert "1 of them outside" in capsys.readouterr().out
+
+
+def recorded_settings():
+    cases = json.loads(RECORDED.read_text())
+    return [(case["inputs"], expected) for case in cases for expected in case["expected"]]
+
+
+@pytest.mark.parametrize("through_head", [False, True])
+def test_float32_is_within_1e_5_of_every_recorded_loss_and_gradient(through_head):
+    for inputs, expected in recorded_settings():
+        read = Inputs.read(inputs, torch.float32)
+        head = torch.eye(read.student.shape[-1]) if through_head else None
+        loss, gradient = evaluate(read, expected, head)
+        wanted = torch.tensor(expected["grad_student_logits"], dtype=torch.float64)
+        assert loss.item() == pytest.approx(expected["loss"], rel=1e-5, abs=1e-12), expected
+        assert (gradient - wanted).norm() <= 1e-5 * wanted.norm(), expected
+
+
+def test_bfloat16_logits_differ_from_float64_by_the_rounding_of_the_gradient_only():
+    for inputs, expected in recorded_settings():
+        rounded = Inputs.read(inputs, torch.bfloat16)
+        same = replace(rounded, student=rounded.student.double(), teacher=rounded.teacher.double())
+        (loss, gradient), (wanted, exact) = (evaluate(each, expected) for each in (rounded, same))
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-12), expected
+        torch.testing.assert_close(gradient.double(), exact, rtol=2**-8, atol=1e-8)
 
 
 def independent_loss(case, setting):

@@ -160,11 +160,36 @@ def test_a_capped_token_keeps_its_value_and_has_no_gradient(small_chunks):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_trust_region_teacher_mixes_logits_within_the_chunk(small_chunks):
-    student, teacher, ids, weights = case(soft_cap=3.0)
-    mixed = InterpolatedScores(teacher, scores(3), rate=0.25)
+@pytest.mark.parametrize("shape", HEADS)
+def test_trust_region_teacher_mixes_logits_within_the_chunk(small_chunks, shape):
+    student, teacher, ids, weights = case(**HEADS[shape])
+    mixed = InterpolatedScores(teacher, scores(3, **HEADS[shape]), rate=0.25)
     loss, _ = fused(student, mixed, ids, SPECS["full"], weights)
     torch.testing.assert_close(loss, plain_loss(student, mixed, ids, SPECS["full"], weights), rtol=1e-11, atol=0)
+
+
+def test_trust_region_teacher_makes_no_second_tensor_of_logits(monkeypatch):
+    student, teacher, ids, weights = case()
+    made = []
+    monkeypatch.setattr(
+        ResponseScores, "logits", lambda self, *a, plain=ResponseScores.logits: made.append(self) or plain(self, *a)
+    )
+    current = scores(3)
+    fused(student, InterpolatedScores(teacher, current, rate=0.25), ids, SPECS["full"], weights)
+    assert made == [student, teacher]
+
+
+@pytest.mark.parametrize("of", ["distillation", "policy"])
+def test_no_tokens_leave_zero_gradients_of_every_shape(of):
+    student = scores(1, bias=True)
+    none = ResponseScores(student.hidden[:0], student.weight, student.bias, VOCAB)
+    ids = torch.zeros(0, dtype=torch.int64)
+    if of == "policy":
+        loss = policy_terms(none, ids, 1.0)[0].sum()
+    else:
+        loss, _ = fused(none, none, ids, SPECS["full"], torch.zeros(0))
+    loss.backward()
+    assert all((tensor.grad == 0).all() and tensor.grad.shape == tensor.shape for tensor in leaves(student))
 
 
 def test_a_tied_head_adds_its_two_gradients(small_chunks):

@@ -1,0 +1,154 @@
+"""The Triton kernels in Triton's interpreter, against the torch path; and compiled for a GPU that is not here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sdpo.algorithms import chunk_terms, distillation
+from sdpo.algorithms.divergence import Divergence
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+SPECS = [
+    *(Divergence("full", alpha, temperature=t) for alpha in (0.0, 0.3, 0.5, 1.0) for t in (1.0, 0.7)),
+    *(
+        Divergence("topk", alpha, 4, tail, chosen, 1.3)
+        for alpha in (0.0, 0.5, 1.0)
+        for tail, chosen in ((True, "student"), (False, "teacher"), (True, "union"))
+    ),
+    Divergence("token", 1.0, temperature=0.7),
+]
+WIDTH = 50  # not a multiple of the block of 16
+IMPOSSIBLE = -1e30
+# Triton looks at the variable when it is first imported, so the interpreter has a process of its own.
+INTERPRET = """
+import sys, torch
+from sdpo.algorithms import triton_terms
+triton_terms.BLOCK = 16
+cases = torch.load(sys.argv[1], weights_only=False)
+found = {}
+for name, (student, *rest) in cases.items():
+    values = triton_terms.chunk_terms_(student, *rest)
+    found[name] = values, student
+torch.save(found, sys.argv[2])
+"""
+
+
+def random_case(spec, soft_cap=None, width=WIDTH, blocked=0):
+    """`blocked` entries more are impossible on both sides."""
+    generator = torch.Generator().manual_seed(width)
+    student = 3.0 * torch.randn(5, width, generator=generator)
+    teacher = student + torch.randn(5, width, generator=generator)
+    if soft_cap is not None:
+        student, teacher = (soft_cap * torch.tanh(side / soft_cap) for side in (student, teacher))
+    ids = torch.randint(0, width, (5,), generator=generator)
+    student, teacher = (torch.cat([side, torch.full((5, blocked), IMPOSSIBLE)], -1) for side in (student, teacher))
+    return student, teacher, ids, spec, soft_cap
+
+
+def in_a_wider_buffer(student, teacher, *rest):
+    buffer = torch.full((2, student.shape[0], student.shape[1] + 8), 7.0)
+    sides = buffer[..., : student.shape[1]]
+    sides[0], sides[1] = student, teacher
+    return sides[0], sides[1], *rest
+
+
+CASES = {(spec, cap): random_case(spec, cap) for spec in SPECS for cap in (None, 10.0)}
+CASES |= {("blocked", a): random_case(Divergence("full", a), blocked=40) for a in (0.0, 0.5, 1.0)}
+CASES["empty"] = torch.zeros(0, WIDTH), torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), Divergence(), None
+CASES["teacher only"] = (
+    torch.tensor([[0.0, IMPOSSIBLE]]), torch.zeros(1, 2), torch.tensor([0]), Divergence("full", 0.0), None,
+)  # fmt: skip
+CASES["wider buffer"] = in_a_wider_buffer(*random_case(Divergence(), width=12))
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory, repository):
+    """Statistics and gradient of every case, by name."""
+    folder = tmp_path_factory.mktemp("interpreter")
+    torch.save(CASES, folder / "cases.pt")
+    command = [sys.executable, "-c", INTERPRET, folder / "cases.pt", folder / "found.pt"]
+    subprocess.run(command, check=True, cwd=repository, env=os.environ | {"TRITON_INTERPRET": "1"}, timeout=200)
+    found = torch.load(folder / "found.pt", weights_only=False)
+    return {name: finished(*pair) for name, pair in found.items()}
+
+
+def finished(values, gradient):
+    return values[:-1].double(), (gradient * values[-1][:, None]).double()
+
+
+def exact(name):
+    student, teacher, *rest = CASES[name]
+    gradient = student.double()
+    return finished(chunk_terms.chunk_terms_(gradient, teacher.double(), *rest), gradient)
+
+
+@pytest.mark.parametrize("soft_cap", [None, 10.0])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_statistics_and_gradient_are_within_1e_5_of_the_torch_path_in_float64(interpreted, spec, soft_cap):
+    (values, gradient), (wanted, exact_gradient) = interpreted[spec, soft_cap], exact((spec, soft_cap))
+    torch.testing.assert_close(values, wanted, rtol=1e-5, atol=2e-6)
+    assert (gradient - exact_gradient).norm() <= 1e-5 * exact_gradient.norm()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_entries_impossible_on_both_sides_take_no_gradient_and_change_nothing(interpreted, alpha):
+    values, gradient = interpreted["blocked", alpha]
+    narrow_values, narrow = interpreted[Divergence("full", alpha), None]
+    torch.testing.assert_close(values, narrow_values, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient[:, :WIDTH], narrow, rtol=1e-5, atol=1e-7)
+    assert (gradient[:, WIDTH:] == 0).all()
+
+
+def test_what_only_the_teacher_can_say_makes_the_forward_kl_infinite(interpreted):
+    assert interpreted["teacher only"][0][0].item() == torch.inf
+
+
+def test_no_tokens_are_no_launch(interpreted):
+    assert interpreted["empty"][0].shape == (chunk_terms.STATISTICS - 1, 0)
+
+
+def test_rows_of_a_wider_buffer_are_followed_by_their_stride(interpreted):
+    for found, wanted in zip(interpreted["wider buffer"], exact("wider buffer"), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_triton_is_chosen_for_float32_on_cuda_only():
+    from sdpo.algorithms import triton_terms
+
+    for is_cuda, dtype, chosen in (
+        (True, torch.float32, triton_terms),
+        (True, torch.float64, chunk_terms),
+        (False, torch.float32, chunk_terms),
+    ):
+        logits = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
+        assert distillation.terms_path(logits) is chosen.chunk_terms_
+
+
+TYPES = {
+    "student": "*fp32", "student_stride": "i32", "width": "i32", "inverse_cap": "fp32", "teacher": "*fp32",
+    "teacher_stride": "i32", "ids": "*i64", "values": "*fp32", "log_z": "*fp32", "tokens": "i32", "outer": "*fp32",
+    "inverse_temperature": "fp32", "alpha": "fp32", "KIND": "constexpr", "BLOCK": "constexpr",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["statistics", "forward", "reverse", "mixture", None])
+def test_every_kernel_compiles_for_a_hopper_gpu_and_stays_in_registers(kind, monkeypatch, tmp_path):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from sdpo.algorithms import triton_terms
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = triton_terms._scaled_softmax if kind is None else triton_terms._row_terms
+    constants = {"BLOCK": triton_terms.BLOCK} | ({} if kind is None else {"KIND": kind})
+    source = ASTSource(kernel, {name: TYPES[name] for name in kernel.arg_names}, constants)
+    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": triton_terms.WARPS})
+    assert len(compiled.asm["cubin"]) > 0
+    assert "st.local" not in compiled.asm["ptx"]
