@@ -7,11 +7,11 @@ server kills the run when this end closes, also when the grader itself is killed
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sdpo.records import GradeStatus
@@ -19,7 +19,7 @@ from sdpo.records import GradeStatus
 from .inside.frames import LENGTH, FrameError, pack, unpack
 from .inside.plan import ENDING, KINDS, REQUEST
 from .limits import Limits
-from .outcome import Ending, SandboxFault, SickServer
+from .outcome import Ending, SandboxFault, SickServer, ending_of
 from .poller import Poller, memory_file
 from .server import Server
 
@@ -330,7 +330,12 @@ class ChildRun:
             self._forget(fd)
             self._exited = True
             self._last_output()
-            self._classify(*ENDING.unpack(message[1:]))
+            status, cpu, rss_kb = ENDING.unpack(message[1:])
+            used = {"cpu_s": cpu, "max_rss_mb": rss_kb / 1024}
+            if self.ending is not None:  # the owner's reason stays
+                self.ending = replace(self.ending, exit_code=os.waitstatus_to_exitcode(status), **used)
+            else:
+                self.ending = replace(ending_of(status, cpu, self.limits, self.hard_cpu), **used)
         elif kind == b"E":
             raise SandboxFault(message[1:].decode(errors="replace"))
         else:
@@ -345,18 +350,3 @@ class ChildRun:
                 self._drain(name)
                 if before == self._dropped + len(self.stdout) + len(self.stderr) + len(self.inbox):
                     break
-
-    def _classify(self, status: int, cpu: float, rss_kb: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        if self.ending is not None:
-            self.ending = Ending(self.ending.status, self.ending.detail, code, cpu, rss_kb / 1024)
-        elif code >= 0:
-            kind = GradeStatus.OK if code == 0 else GradeStatus.RUNTIME_ERROR
-            self.ending = Ending(kind, f"exit status {code}", code, cpu, rss_kb / 1024)
-        elif -code in (signal.SIGKILL, signal.SIGXCPU):
-            if cpu < self.hard_cpu - 0.5:
-                raise SandboxFault("the run was killed from outside")  # the filter lets no program kill itself this way
-            self.ending = Ending(GradeStatus.TIMEOUT, f"{self.limits.cpu_s:g} s", code, cpu, rss_kb / 1024)
-        else:
-            name = signal.Signals(-code).name if -code in signal.Signals.__members__.values() else str(-code)
-            self.ending = Ending(GradeStatus.RUNTIME_ERROR, f"killed by signal {name}", code, cpu, rss_kb / 1024)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
 from sdpo.records import GradeStatus
+
+from .limits import Limits
 
 
 class SandboxFault(Exception):
@@ -49,6 +53,22 @@ class Ending:
     exit_code: int | None = None
     cpu_s: float = 0.0
     max_rss_mb: float = 0.0
+
+
+def ending_of(wait_status: int, cpu: float, limits: Limits, hard_cpu: float) -> Ending:
+    """What a wait status means. SandboxFault when nothing that the program did explains it: the filter lets no
+    program send itself SIGKILL, so without used-up CPU time it came from outside."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    if code >= 0:
+        status, detail = GradeStatus.OK if code == 0 else GradeStatus.RUNTIME_ERROR, f"exit status {code}"
+    elif -code in (signal.SIGKILL, signal.SIGXCPU):
+        if cpu < hard_cpu - 0.5:
+            raise SandboxFault("the run was killed from outside")
+        status, detail = GradeStatus.TIMEOUT, f"{limits.cpu_s:g} s"
+    else:
+        name = signal.Signals(-code).name if -code in signal.Signals.__members__.values() else str(-code)
+        status, detail = GradeStatus.RUNTIME_ERROR, f"killed by signal {name}"
+    return Ending(status, detail, code)
 
 
 @dataclass(frozen=True)
