@@ -162,7 +162,8 @@ def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]
         found.append("left a process")
     if not (lab.host / "precious" / "keep.txt").exists():
         found.append("deleted a file of the host")
-    if seconds > 3 * LIMITS.cpu_s + 2 + GRACE_SECONDS:
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # others may keep the machine from ending it
+    if seconds > (3 * LIMITS.cpu_s + 2 + GRACE_SECONDS) * busy:
         found.append(f"took {seconds:.1f} s")
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]|<\|im_", grade.feedback):
         found.append("dirty feedback")
