@@ -1,8 +1,7 @@
 """Is model-written code safe to run here?
 
-    python -m sdpo.cli.sandbox check [--level L3|L3-|L2|L1] [--json]   what isolation this machine allows, and its
-    self-test python -m sdpo.cli.sandbox smoke                                   six small programs through the real
-    path
+    python -m sdpo.cli.sandbox check [--level L3|L3-|L2|L1] [--json]   the isolation of this machine, and its self-test
+    python -m sdpo.cli.sandbox smoke [--level ...]                     six small programs through the real path
 
 Exit code 0: all is well, 6: no level can be used or a check failed.
 """
@@ -40,7 +39,9 @@ SMOKE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sdpo.cli.sandbox", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m sdpo.cli.sandbox", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=("check", "smoke"))
     parser.add_argument("--level", choices=LEVELS[:-1], default=LEVELS[0], help="strongest level to try")
     parser.add_argument("--json", action="store_true", help="print the report as JSON (check)")
