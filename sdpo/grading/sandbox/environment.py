@@ -35,7 +35,7 @@ def library_folders() -> list[str]:
     """Where the loader looks, as real paths without duplicates."""
     arch = sysconfig.get_config_var("MULTIARCH") or ""
     names = [f"/lib/{arch}", f"/usr/lib/{arch}"] if arch else []
-    names += ["/lib64", "/usr/lib64", "/usr/share/zoneinfo"]
+    names += ["/lib64", "/usr/lib64", "/usr/share/zoneinfo", "/usr/lib/locale"]
     base = os.path.realpath(sys.base_prefix)
     found: list[str] = []
     for name in names:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import functools
+import io
 import os
 import sys
 import threading
@@ -14,6 +16,18 @@ from . import faults
 
 CHANNEL, PAYLOAD, LINK = 3, 4, 5
 FIRST_READ = 1 << 20
+
+
+# Names of the standard streams that lead through /proc, which a run does not have.
+STANDARD = {f"{folder}{name}": fd for fd, word in enumerate(("stdin", "stdout", "stderr"))
+            for folder, name in (("/dev/", word), ("/dev/fd/", str(fd)), ("/proc/self/fd/", str(fd)))}  # fmt: skip
+
+
+@functools.wraps(open)
+def open_file(file: Any, *args: Any, **kwargs: Any) -> Any:
+    if type(file) is str and file in STANDARD:
+        file = os.dup(STANDARD[file])
+    return io.open(file, *args, **kwargs)  # noqa: UP020  (this is the program's `open`)
 
 
 def read_payload() -> bytes:
@@ -51,7 +65,7 @@ def prepare() -> None:
         os.dup2(fd, number)
     for fd in (*kept, stdin, read, write):
         os.close(fd)
-    vars(_builtins).update(vars(builtins))
+    vars(_builtins).update(vars(builtins), open=open_file)
     atexit._clear()
     _streams.append({key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == "sdpo"})
 
