@@ -182,6 +182,16 @@ def test_methods_of_solution_classes_are_called(code_grader):
     assert grade(code_grader, source, ADD).status is GradeStatus.OK
 
 
+def test_a_solution_class_may_use_the_usual_names_and_none_of_them_is_its_answer(code_grader):
+    source = "class Solution:\n    def add(self, a: int, b: Optional[int]) -> List[int]:\n"
+    source += "        return sum(deque([a, b])) + defaultdict(int)[0] + gcd(0, 0) + len(math.__name__) - 4"
+    assert grade(code_grader, source, ADD).status is GradeStatus.OK
+    tests = read_tests({"type": "function", "name": "gcd", "cases": [{"args": [4, 6], "expected": 2}]})
+    result = code_grader.grade_source("class Solution: pass", tests, FAST)
+    assert (result.status, "defines no gcd" in result.feedback) == (GradeStatus.RUNTIME_ERROR, True)
+    assert grade(code_grader, "def add(a, b): return sum(deque([a, b]))", ADD).status is GradeStatus.RUNTIME_ERROR
+
+
 def test_the_passed_fraction_stands_beside_the_reward(code_grader):
     result = grade(code_grader, "def add(a, b): return 3", ADD)
     assert (result.reward, result.passed_fraction) == (0.0, 0.5)

@@ -70,6 +70,28 @@ def prepare() -> None:
     _streams.append({key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == "sdpo"})
 
 
+def offer_usual_names() -> None:
+    """What a `class Solution` may take for granted where such problems come from: names of typing and of the usual
+    modules, without an import. As built-ins, so that none of them counts as defined by the solution."""
+    for name in (
+        "typing",
+        "collections",
+        "heapq",
+        "bisect",
+        "itertools",
+        "functools",
+        "math",
+        "string",
+        "re",
+        "random",
+    ):
+        module = sys.modules[name]
+        public = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
+        for word in public:
+            vars(_builtins).setdefault(word, getattr(module, word))
+        vars(_builtins).setdefault(name, module)
+
+
 def set_streams() -> None:
     sys.stdin = sys.__stdin__ = _streams[0]
     sys.stdout = sys.__stdout__ = _streams[1]
