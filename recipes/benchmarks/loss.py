@@ -1,6 +1,11 @@
 """Time and memory of the distillation loss, against the straightforward torch path in the same run.
 
-    python recipes/benchmarks/loss.py [--repeats 5] [--threads 2] [--device cpu] [--json FILE] [--figure FILE]
+    python recipes/benchmarks/loss.py [compare] [growth] [large] [--modes full topk token policy] [--json FILE]
+        [--figure FILE] [--repeats 5] [--threads 2] [--device cpu]
+
+*compare*: two paths at one size; *growth*: over tokens and vocabulary; *large*: one pass at 4,096 x 151,936. Without a
+part: all of them. `--json` adds to what the file holds, so that parts and modes may run one after another, and
+`--figure` draws the whole file.
 
 Both paths start from the hidden states of student and teacher at the response positions, apply both heads and end with
 the gradients of the student's hidden states and head. *Straightforward* keeps log-probabilities of all tokens and
@@ -42,6 +47,8 @@ MAIN = (1024, 576, 49152)  # tokens, hidden size and vocabulary of SmolLM2-135M
 LARGE = (4096, 1024, 151936)  # hidden size and vocabulary of Qwen3-0.6B
 TOKENS, VOCABULARIES = (256, 512, 1024, 2048), (8192, 32768, 131072)
 MIB = 2**20
+PARTS = ("compare", "growth", "large")
+MEASURED = ("seconds", "peak_extra_mib", "beyond_gradients_mib")
 
 
 class Inputs:
@@ -118,12 +125,12 @@ def synchronize(inputs: Inputs) -> None:
         torch.cuda.synchronize()
 
 
-def times(inputs: Inputs, mode: str, paths: list[str], repeats: int) -> dict[str, float]:
-    """Median seconds by path."""
+def times(inputs: Inputs, mode: str, paths: list[str], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every repeat by path."""
     for path in paths:
         step(path, inputs, mode)
     rounds = [{path: step(path, inputs, mode) for path in paths} for _ in range(repeats)]
-    return {path: statistics.median(found[path] for found in rounds) for path in paths}
+    return {path: [found[path] for found in rounds] for path in paths}
 
 
 def resident(field: str) -> int:
@@ -148,8 +155,17 @@ def peak_extra(path: str, mode: str, inputs: Inputs) -> int:
 
 def memory(path: str, mode: str, shape: tuple[int, int, int], options: argparse.Namespace) -> int:
     """`peak_extra` in a process of its own."""
-    case = json.dumps({"path": path, "mode": mode, "shape": shape})
-    command = [sys.executable, __file__, "--memory-of", case, "--device", options.device, "--dtype", options.dtype]
+    memory_case = json.dumps({"path": path, "mode": mode, "shape": shape})
+    command = [
+        sys.executable,
+        __file__,
+        "--memory-of",
+        memory_case,
+        "--device",
+        options.device,
+        "--dtype",
+        options.dtype,
+    ]
     found = subprocess.run(command + ["--threads", str(options.threads)], capture_output=True, text=True, check=True)
     return int(found.stdout)
 
@@ -162,96 +178,125 @@ def peaks(path: str, mode: str, shape: tuple[int, int, int], options: argparse.N
     return {"peak_extra_mib": peak / MIB, "beyond_gradients_mib": (peak - gradients) / MIB}
 
 
-def line(row: dict) -> str:
-    seconds = "-" if row["seconds"] is None else f"{row['seconds']:.3f} s"
-    case = "{mode:<8}{tokens:>7}{vocabulary:>9}  {path:<16}".format(**row)
-    return f"{case}{seconds:>10}{row['peak_extra_mib']:>9.0f} MiB{row['beyond_gradients_mib']:>10.0f} MiB"
-
-
-def measure(mode: str, shape: tuple[int, int, int], paths: list[str], options: argparse.Namespace) -> list[dict]:
+def measure(
+    part: str, mode: str, shape: tuple[int, int, int], paths: list[str], options: argparse.Namespace
+) -> list[dict]:
     seconds = times(Inputs(*shape, options.device, getattr(torch, options.dtype)), mode, paths, options.repeats)
     rows = []
     for path in paths:
-        size = dict(zip(("tokens", "hidden", "vocabulary"), shape, strict=True))
-        row = {"mode": mode, **size, "path": path, "seconds": seconds[path]}
-        rows.append({**row, **peaks(path, mode, shape, options)})
-        print(
-            "{mode:<8}{tokens:>7}{vocabulary:>9}  {path:<16}{seconds:>8.3f} s{peak_extra_mib:>9.0f} MiB".format(
-                **rows[-1]
-            )
-        )
+        median = {"seconds": statistics.median(seconds[path]), "repeats": [round(s, 4) for s in seconds[path]]}
+        rows.append({**case(part, mode, shape, path), **median, **peaks(path, mode, shape, options)})
+        report(rows[-1])
     if len(rows) == 2:
-        shares = [rows[1][key] / rows[0][key] for key in ("seconds", "peak_extra_mib")]
-        print(f"{'':26}{'share':<16}{shares[0]:>8.2f}  {shares[1]:>9.3f}")
-    sys.stdout.flush()
+        shares = [rows[1][key] / rows[0][key] for key in MEASURED]
+        print(f"{'':26}{'share':<16}{shares[0]:>10.2f}{shares[1]:>13.3f}{shares[2]:>14.3f}", flush=True)
     return rows
 
 
-def run(options: argparse.Namespace) -> dict:
-    both, only = list(PATHS), ["here"]
+def case(part: str, mode: str, shape: tuple[int, int, int], path: str) -> dict:
+    return {
+        "part": part,
+        "mode": mode,
+        **dict(zip(("tokens", "hidden", "vocabulary"), shape, strict=True)),
+        "path": path,
+    }
+
+
+def report(row: dict) -> None:
+    seconds = "one pass" if row["seconds"] is None else f"{row['seconds']:.3f} s"
+    name = "{mode:<8}{tokens:>7}{vocabulary:>9}  {path:<16}".format(**row)
+    print(f"{name}{seconds:>10}{row['peak_extra_mib']:>9.0f} MiB{row['beyond_gradients_mib']:>10.0f} MiB", flush=True)
+
+
+def run(options: argparse.Namespace) -> list[dict]:
+    """Rows of the parts that are asked for."""
     print(f"{'mode':<8}{'tokens':>7}{'vocab':>9}  {'path':<16}{'time':>10}{'peak extra':>13}{'w/o gradients':>14}")
-    rows = [row for mode in MODES for row in measure(mode, MAIN, both, options)]
-    if not options.main_only:
-        _, hidden, vocabulary = MAIN
-        for tokens in TOKENS:
-            rows += measure("full", (tokens, hidden, vocabulary), only, options)
-        for size in VOCABULARIES:
-            rows += measure("full", (MAIN[0], hidden, size), only, options)
-        size = dict(zip(("tokens", "hidden", "vocabulary"), LARGE, strict=True))
-        peak = peaks("here", "full", LARGE, options)
-        rows.append({"mode": "full", **size, "path": "here", "seconds": None, **peak})
-        print(line(rows[-1]) + f" (hidden size {LARGE[1]}, one pass)")
-    machine = {"processor": platform.processor(), "threads": options.threads, "load": os.getloadavg()[0]}
-    return {"torch": torch.__version__, "device": options.device, "dtype": options.dtype, **machine, "rows": rows}
+    _, hidden, vocabulary = MAIN
+    rows = []
+    if "compare" in options.parts:
+        rows += [row for mode in options.modes for row in measure("compare", mode, MAIN, list(PATHS), options)]
+    if "growth" in options.parts:
+        shapes = [(tokens, hidden, vocabulary) for tokens in TOKENS] + [(MAIN[0], hidden, v) for v in VOCABULARIES]
+        for mode in options.modes:
+            rows += [row for shape in shapes for row in measure("growth", mode, shape, ["here"], options)]
+    if "large" in options.parts:
+        for mode in options.modes:
+            rows.append({**case("large", mode, LARGE, "here"), "seconds": None, **peaks("here", mode, LARGE, options)})
+            report(rows[-1])
+    return rows
+
+
+def merged(file: Path | None, rows: list[dict], options: argparse.Namespace) -> dict:
+    """What the file holds with these rows in place of its own about the same cases."""
+
+    def key(row: dict) -> tuple:
+        return tuple(row[name] for name in ("part", "mode", "tokens", "hidden", "vocabulary", "path"))
+
+    held = json.loads(file.read_text())["rows"] if file is not None and file.exists() else []
+    both = {key(row): row for row in [*held, *({**row, "load": os.getloadavg()[0]} for row in rows)]}
+    machine = {"processor": processor(), "cores": os.cpu_count(), "threads": options.threads}
+    settings = {"device": options.device, "dtype": options.dtype, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")}
+    return {"torch": torch.__version__, **settings, **machine, "rows": list(both.values())}
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def draw(result: dict, file: Path) -> None:
-    """Cost over tokens and over vocabulary, with a straight line through the origin and the largest point."""
+    """Time and memory over tokens and over vocabulary; dotted: straight from the origin to the largest point."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [r for r in result["rows"] if r["mode"] == "full" and r["path"] == "here" and r["seconds"]]
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, key, fixed, name in (
-        (axes[0], "tokens", ("vocabulary", MAIN[2]), f"response tokens, vocabulary {MAIN[2]:,}"),
-        (axes[1], "vocabulary", ("tokens", MAIN[0]), f"vocabulary, {MAIN[0]:,} tokens"),
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 5.6), layout="constrained", sharex="col")
+    for column, (key, fixed, name) in enumerate(
+        (
+            ("tokens", ("vocabulary", MAIN[2]), f"response tokens, vocabulary {MAIN[2]:,}"),
+            ("vocabulary", ("tokens", MAIN[0]), f"vocabulary, {MAIN[0]:,} tokens"),
+        )
     ):
-        points = sorted({r[key]: r for r in rows if r[fixed[0]] == fixed[1]}.items())
-        x, last = [p for p, _ in points], points[-1][1]
-        axis.plot(x, [r["seconds"] for _, r in points], "o-", color="#1f6f8b", label="time")
-        axis.plot([0, x[-1]], [0, last["seconds"]], ":", color="grey", label="proportional")
-        axis.set(xlabel=name, ylabel="seconds", xlim=0)
-        right = axis.twinx()
-        right.plot(x, [r["peak_extra_mib"] for _, r in points], "s--", color="#c8553d", label="peak extra memory")
-        right.set(ylabel="MiB")
-        axis.set_xticks(x, [f"{p:,}" for p in x], rotation=30)
-        for one in (axis, right):
-            one.set_ylim(0, 1.35 * one.dataLim.y1)  # room for the legend
-        handles = [line for one in (axis, right) for line in one.get_legend_handles_labels()[0]]
-        axis.legend(handles=handles, loc="upper left", frameon=False, fontsize=8)
+        for mode, label, color in (("full", "whole vocabulary", "#1f6f8b"), ("topk", "top-100 + tail", "#c8553d")):
+            own = [r for r in result["rows"] if r["part"] == "growth" and r["mode"] == mode]
+            if not own:
+                continue
+            points = sorted((r[key], r["seconds"], r["peak_extra_mib"]) for r in own if r[fixed[0]] == fixed[1])
+            for row, axis in enumerate(axes[:, column]):
+                x, y = [p[0] for p in points], [p[1 + row] for p in points]
+                axis.plot(x, y, "o-", color=color, label=label)
+                axis.plot([0, x[-1]], [0, y[-1]], ":", color=color, linewidth=1)
+                axis.set_xticks(x, [f"{p:,}" for p in x], rotation=30)
+        axes[1, column].set(xlabel=name, xlim=0)
+    axes[0, 0].set(ylabel="seconds")
+    axes[1, 0].set(ylabel="peak extra memory, MiB")
+    for axis in axes.flat:
+        axis.set_ylim(bottom=0)
+    axes[0, 0].legend(frameon=False, fontsize=8)
     figure.savefig(file, dpi=120)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="default: all")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", help="of hidden states and heads")
-    parser.add_argument("--main-only", action="store_true", help="only the comparison, not how cost grows")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory_of:
-        case = json.loads(options.memory_of)
-        inputs = Inputs(*case["shape"], options.device, getattr(torch, options.dtype))
-        print(peak_extra(case["path"], case["mode"], inputs))
+        memory_case = json.loads(options.memory_of)
+        inputs = Inputs(*memory_case["shape"], options.device, getattr(torch, options.dtype))
+        print(peak_extra(memory_case["path"], memory_case["mode"], inputs))
         return
-    result = run(options)
+    options.parts = options.parts or PARTS
+    result = merged(options.json, run(options), options)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.figure:
