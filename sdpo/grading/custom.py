@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     try:
+        sys.modules[spec.name] = module  # dataclasses look their module up
         # Not through the loader: its bytecode cache takes a file edited within a second for the old one.
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
@@ -48,9 +51,9 @@ def told(error: BaseException) -> str:
 
 
 class CustomGrader:
-    """Calls `function(data_source=, solution_str=, ground_truth=, extra_info=)`; it returns a number, or a dict with
-    `reward` (or `score`) and optionally `feedback` and `passed_fraction`. It runs in the grader process and has to be
-    thread-safe."""
+    """Calls `function(data_source=, solution_str=, ground_truth=, extra_info=)`; it returns a number, a pair of
+    number and feedback, or a dict with `reward` (or `score`) and optionally `feedback` and `passed_fraction`. It runs
+    in the grader process and has to be thread-safe."""
 
     def __init__(self, function: Callable[..., Any], options: FeedbackOptions) -> None:
         self.function = function
@@ -73,13 +76,15 @@ class CustomGrader:
         return self._to_grade(result)
 
     def _to_grade(self, result: Any) -> Grade:
+        if isinstance(result, tuple) and len(result) == 2:
+            result = {"reward": result[0], "feedback": result[1]}
         data = result if isinstance(result, dict) else {"reward": result}
         reward = data.get("reward", data.get("score"))
         if isinstance(reward, bool):
             reward = float(reward)
-        if not isinstance(reward, (int, float)) or not math.isfinite(reward):
+        if not isinstance(reward, Real) or not math.isfinite(reward):  # Real: NumPy's scalars too
             raise CustomFault(
-                f"{self.name}: returned {result!r:.100}; allowed: a finite number, or a dict with reward and feedback"
+                f"{self.name}: returned {result!r:.100}; allowed: a finite number, alone, with feedback, or in a dict"
             )
         feedback = data.get("feedback") or ""
         if not isinstance(feedback, str):
