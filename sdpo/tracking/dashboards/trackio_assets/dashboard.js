@@ -1,5 +1,6 @@
 
 const POLL_MS = 10000, WIDTH = 400, HEIGHT = 208, LEFT = 44, RIGHT = 12, TOP = 10, BOTTOM = 26;
+const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
 const byId = id => document.getElementById(id), hidden = new Set();
 const svgNode = (name, attributes, text) => {
   const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -29,7 +30,8 @@ function linesOf(panel, runs) {
       points.sort((a, b) => a[0] - b[0]);
       const short = metric.replace(/^grade\/|_frac$/g, "");
       const name = runs.length > 1 ? (panel.metrics.length > 1 ? `${run.name}: ${short}` : run.name) : short;
-      if (points.length) lines.push({name, points, colour: (runs.length > 1 ? place : number) % 6});
+      // With several runs the colour is the run's and the dashes are the metric's.
+      if (points.length) lines.push({name, points, colour: (runs.length > 1 ? place : number) % 6, dash: runs.length > 1 ? DASHES[number % 4] : ""});
     }
   }
   return lines;
@@ -40,6 +42,12 @@ function stack(lines) { // the sums of the lines up to each one
     sums.set(x, (sums.get(x) || 0) + y);
     return [x, sums.get(x)];
   })}));
+}
+function ticks(low, high) { // about four round numbers
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 2.5, 5, 10].find(factor => power * factor >= rough * 0.999), found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  return found;
 }
 function chart(panel, runs) {
   let lines = linesOf(panel, runs);
@@ -52,18 +60,15 @@ function chart(panel, runs) {
   const toX = v => LEFT + (v - x0) / (x1 - x0) * (WIDTH - RIGHT - LEFT), toY = v => HEIGHT - BOTTOM + (v - y0) / (y1 - y0) * (TOP - HEIGHT + BOTTOM);
   const svg = svgNode("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": panel.title});
   const text = v => Math.abs(v) >= 1e4 ? `${+(v / 1e3).toPrecision(3)}k` : String(+v.toPrecision(3));
-  for (let i = 0; i <= 4; i++) {
-    const y = y0 + (y1 - y0) * i / 4, x = x0 + (x1 - x0) * i / 4;
-    svg.append(svgNode("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: toY(y), y2: toY(y)}),
-      svgNode("text", {x: LEFT - 7, y: toY(y) + 3.5, "text-anchor": "end"}, text(y)),
-      svgNode("text", {x: toX(x), y: HEIGHT - 8, "text-anchor": "middle"}, text(x)));
-  }
+  for (const y of ticks(y0, y1)) svg.append(svgNode("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: toY(y), y2: toY(y)}),
+    svgNode("text", {x: LEFT - 7, y: toY(y) + 3.5, "text-anchor": "end"}, text(y)));
+  for (const x of ticks(x0, x1)) svg.append(svgNode("text", {x: toX(x), y: HEIGHT - 8, "text-anchor": "middle"}, text(x)));
   for (const line of [...lines].reverse()) {
     const path = line.points.map(([x, y]) => `${toX(x).toFixed(1)} ${toY(Math.min(y, y1)).toFixed(1)}`).join("L");
     if (panel.stacked && runs.length === 1) {
       const [first, last] = [line.points[0][0], line.points.at(-1)[0]];
       svg.append(svgNode("path", {class: `area c${line.colour}`, d: `M${toX(first)} ${toY(y0)}L${path}L${toX(last)} ${toY(y0)}Z`}));
-    } else svg.append(svgNode("path", {class: `line c${line.colour}`, d: "M" + path}));
+    } else svg.append(svgNode("path", {class: `line c${line.colour}`, d: "M" + path, "stroke-dasharray": line.dash}));
   }
   svg.dataset.chart = JSON.stringify({x: [x0, x1, LEFT, WIDTH - RIGHT], y: [y0, y1, HEIGHT - BOTTOM, TOP], name: panel.x_title,
     dots: true, lines: lines.map(l => [l.name, l.points, l.colour])});
