@@ -49,6 +49,12 @@ class RolloutError(SdpoError):
     exit_code = 7
 
 
+class ClusterError(SdpoError):
+    """Ray does not start, or a worker process died."""
+
+    exit_code = 9
+
+
 def problem(field: str, got: object, allowed: str, fix: str = "") -> str:
     """One-line message in the house form.
 

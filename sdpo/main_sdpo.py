@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
+import signal
 import sys
 
 import sdpo
 from sdpo.errors import ConfigError, SdpoError
+from sdpo.interrupt import Terminated, raise_on_sigterm
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+DISK_EXIT_CODE = 8
 
 # Set where the user has not. They count only when set before torch, Ray and vLLM are imported.
 ENVIRONMENT = {
@@ -38,9 +42,16 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes from the newest checkpoint, if there is one", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+        print(f"{what}; the same command resumes from the newest checkpoint, if there is one", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)  # as shells report it
+    except OSError as error:
+        if error.errno not in DISK_ERRORS or "--traceback" in argv:
+            raise
+        where = error.filename or "the run folder or /dev/shm"
+        print(f"error: {where}: {error.strerror}; make room, then the same command resumes", file=sys.stderr)
+        return DISK_EXIT_CODE
 
 
 def _run(argv: list[str]) -> int:
@@ -66,13 +77,17 @@ def _run(argv: list[str]) -> int:
     config = compose.compose(options.overrides, options.config_name, options.config_dir)
     from sdpo.config.validate import validate
     from sdpo.reprompt.templates import check_templates
+    from sdpo.training import run_folder
 
     validate(config)
     check_templates(config.actor_rollout_ref.actor.self_distillation)
+    if run_folder.is_complete(config):
+        return 0
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from sdpo.training.run import train
 
+    raise_on_sigterm()
     return train(config)
 
 

@@ -93,7 +93,8 @@ def _read(argv: list[str], folders: list[Path]) -> CommandLine:
         override = _parse(text)
         name = override.key_or_group
         if name in groups:
-            tree.check_choice(name, override.value(), folders)
+            if override.type != OverrideType.DEL:
+                tree.check_choice(name, override.value(), folders)
             plus = "+" if override.type == OverrideType.ADD and name not in EMBEDDED else ""
             line.groups[name] = f"~{name}" if override.type == OverrideType.DEL else plus + text.lstrip("+")
         elif override.type == OverrideType.DEL:
@@ -111,6 +112,8 @@ def _parse(text: str) -> Override:
     except HydraException as error:
         hint = "special characters need quotes: key='\"...\"'"
         raise ConfigError(f"{text}: not an override (key=value, ~key): {_first_line(error)}; {hint}") from error
+    if not override.key_or_group:
+        raise ConfigError(f"{text}: not an override (key=value, ~key): there is no key")
     if override.is_sweep_override():
         raise ConfigError(problem(text, "several values", "one value", 'quote a value with commas: key="a,b"'))
     return override
@@ -177,6 +180,9 @@ def _in_schema(plain: DictConfig, line: CommandLine) -> DictConfig:
             known[key] = value
         elif key in keys.RENAMED:
             renamed[keys.current_name(key)] = value
+        elif keys.is_section(key):
+            if value is not None:  # a section without settings in it
+                raise ConfigError(problem(key, value, "a section, not a value", f"nearest: {keys.nearest(key)}"))
         elif not keys.is_settled(key, value):
             raise keys.unknown(key, value)
     known |= {key: value for key, value in renamed.items() if key not in line.values}

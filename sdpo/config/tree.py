@@ -47,9 +47,10 @@ def check_root(name: str, folders: list[Path]) -> None:
 
 
 def check_choice(group: str, name: object, folders: list[Path]) -> None:
-    """Raises ConfigError that lists the choices. An empty name is Hydra's way to leave a group out."""
-    if isinstance(name, str) and name not in ("", "null"):
-        _check(group, name.removesuffix(".yaml"), choices(group, folders))
+    """Raises ConfigError that lists the choices."""
+    if name is None:
+        raise ConfigError(problem(group, "null", " | ".join(choices(group, folders)), f"~{group} leaves it out"))
+    _check(group, str(name).removesuffix(".yaml"), choices(group, folders))
 
 
 def _check(what: str, name: str, known: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import math
 
 from sdpo.config import fields, files, limits
 from sdpo.config.schema import Config, SelfDistillationConfig
@@ -63,7 +64,8 @@ def _check_single_values(config: Config) -> None:
     for key in limits.limited_keys():
         value = fields.get(config, key)
         if not limits.holds(key, value):
-            raise _refuse(key, value, limits.allowed(key), _nearest_choice(key, value))
+            fix = "it is not finite" if value in (math.inf, -math.inf) else _nearest_choice(key, value)
+            raise _refuse(key, value, limits.allowed(key), fix)
 
 
 def _nearest_choice(key: str, value: object) -> str:
@@ -83,6 +85,9 @@ def _check_distillation(config: Config) -> None:
         allowed = "1 when full_logit_distillation is false"
         fix = f"the loss on sampled tokens is reverse KL: set {_DISTILL}.alpha=1"
         raise _refuse(f"{_DISTILL}.alpha", settings.alpha, allowed, fix)
+    if settings.full_logit_distillation and settings.distillation_topk == 1 and not settings.distillation_add_tail:
+        fix = "one category alone always has probability 1: nothing could be learned"
+        raise _refuse(f"{_DISTILL}.distillation_topk", 1, "at least 2 without the tail", fix)
     _check_teacher_rate(settings)
     if settings.loss_normalization == "micro_batch":
         log.warning("%s.loss_normalization=micro_batch: the loss depends on the micro-batch size", _DISTILL)
@@ -242,3 +247,6 @@ def _check_trainer(config: Config) -> None:
             raise _refuse(f"trainer.{name}", getattr(trainer, name), "text that is not blank")
     if not trainer.logger:
         raise _refuse("trainer.logger", [], "at least one of " + limits.allowed("trainer.logger"), "use console")
+    for name in trainer.logger:
+        if name not in ("console", "file") and importlib.util.find_spec(name) is None:
+            raise _refuse("trainer.logger", name, "a tracker that is installed", f"pip install {name}")

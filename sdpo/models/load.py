@@ -57,6 +57,19 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def max_positions(config: ModelConfig) -> int | None:
+    """The longest sequence the model was made for, in tokens; None when its configuration does not say."""
+    from transformers import AutoConfig
+
+    path = resolve_model_path(config.path, config.revision)
+    try:
+        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(problem(FIELD, path, "a model that transformers can read", first_line(error))) from error
+    name = "max_position_embeddings"
+    return config.override_config.get(name, getattr(found.get_text_config(), name, None))
+
+
 def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
     from safetensors import SafetensorError

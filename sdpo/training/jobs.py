@@ -25,6 +25,10 @@ class Jobs(Sequence[Job]):
     def __init__(self, selection: Selection, chat: ChatRenderer) -> None:
         self.selection, self.chat = selection, chat
 
+    @classmethod
+    def none(cls, chat: ChatRenderer) -> Jobs:
+        return cls(Selection(), chat)
+
     def __len__(self) -> int:
         return len(self.selection.prompts)
 
@@ -51,7 +55,7 @@ def load_jobs(config: Config, chat: ChatRenderer, part: str) -> Jobs:
     """
     files = config.data.train_files if part == "train" else config.data.val_files
     if not files:
-        return Jobs(Selection(), chat)
+        return Jobs.none(chat)
     grader = build_source_grader(config)
     try:
         selection = select_prompts(iter_prompts(files, config.data, part), chat, config.data, grader.check)

@@ -4,9 +4,9 @@ checkpoints and the log."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from sdpo.algorithms.scores import Algorithm
+from sdpo.config.compose import to_yaml
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import GradingError
@@ -17,11 +17,14 @@ from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
+from sdpo.training.run_folder import checkpoints_of
 from sdpo.workers.group import Workers
 from sdpo.workers.rollout import Job, SamplingPlan
 
 
 class TrainingLoop:
+    """`order` is None when the run only validates."""
+
     def __init__(
         self,
         config: Config,
@@ -30,7 +33,7 @@ class TrainingLoop:
         log: RunLog,
         train_jobs: Sequence[Job],
         val_jobs: Sequence[Job],
-        order: PromptOrder,
+        order: PromptOrder | None,
         total_steps: int,
         state: TrainerState,
     ) -> None:
@@ -38,7 +41,7 @@ class TrainingLoop:
         self.train_jobs, self.val_jobs, self.order, self.total_steps = train_jobs, val_jobs, order, total_steps
         self.step, self.samples = state.step, state.samples
         self.timer = PhaseTimer(show=log.phase)
-        self.checkpoints = Path(config.trainer.default_local_dir) / "checkpoints"
+        self.checkpoints = checkpoints_of(config)
 
     def run(self) -> None:
         """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
@@ -130,7 +133,8 @@ class TrainingLoop:
 
     def _save(self) -> None:
         state = TrainerState(self.step, self.workers.policy_version, self.samples)
-        checkpoint.save(self.checkpoints, state, self.workers.save, self.config.trainer.max_actor_ckpt_to_keep)
+        keep = self.config.trainer.max_actor_ckpt_to_keep
+        checkpoint.save(self.checkpoints, state, self.workers.save, keep, to_yaml(self.config))
 
 
 def _due(step: int, last: bool, every: int) -> bool:

@@ -7,70 +7,84 @@ from pathlib import Path
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
-from sdpo.errors import ConfigError, problem
+from sdpo.errors import CheckpointError, ConfigError, problem
 from sdpo.grading.registry import describe_sandbox
-from sdpo.models.load import load_tokenizer
+from sdpo.models.load import load_tokenizer, max_positions
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
+from sdpo.tracking.console import RunConsole
 from sdpo.tracking.run_log import RunLog
-from sdpo.training import checkpoint
+from sdpo.training import checkpoint, run_folder
 from sdpo.training.checkpoint import TrainerState
-from sdpo.training.jobs import load_jobs, write_dropped
+from sdpo.training.jobs import Jobs, load_jobs, write_dropped
 from sdpo.training.loop import TrainingLoop
 from sdpo.workers.group import Workers
+
+MODELS = "the model's positions (its max_position_embeddings)"
 
 
 def train(config: Config) -> int:
     """Runs a validated configuration to its end. Returns the exit code."""
-    resume = find_resume(config)
+    run_dir = Path(config.trainer.default_local_dir)
+    with run_folder.locked(run_dir):
+        return _train(config, run_dir)
+
+
+def _train(config: Config, run_dir: Path) -> int:
+    device = resolve_device(config.trainer.device)
+    check_device(config, device)
+    resume = run_folder.find_resume(config)
     state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
-    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
-    chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-    train_jobs, val_jobs = load_jobs(config, chat, "train"), load_jobs(config, chat, "val")
-    order = PromptOrder(len(train_jobs), config.data.train_batch_size, config.data.seed, config.data.shuffle)
-    total_steps = config.trainer.total_training_steps or order.total_steps(config.trainer.total_epochs)
+    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    check_context(config)
+    val_jobs = load_jobs(config, chat, "val")
+    train_jobs, order, total_steps = load_training(config, chat, state.step)
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
     algorithm = build_algorithm(config, builder)
-    run_dir = Path(config.trainer.default_local_dir)
-    if state.step >= total_steps and not config.trainer.val_only:
-        print(
-            f"{run_dir} is complete: step {state.step} of {total_steps}. To go on, raise trainer.total_training_steps; "
-            "to start over, set trainer.resume_mode=disable or another trainer.experiment_name."
-        )
+    if run_folder.is_complete(config, state.step, total_steps):
         return 0
+    console = RunConsole()
+    console.note(
+        f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, {total_steps} steps"
+    )
+    if resume:
+        console.note(f"resuming after step {state.step} from {resume}")
+        for change in run_folder.changes(config, resume):
+            console.note(f"changed since then: {change}")
+    sources = {job.prompt.data_source for job in (*train_jobs[:64], *val_jobs[:64])}
+    sandbox = describe_sandbox(config, sources)
+    if sandbox is not None:
+        console.note(sandbox.line())
+    console.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
+    workers = start_workers(config, device, optimizer_steps(config, total_steps))
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        text = problem("trainer.default_local_dir", str(run_dir), "a folder that can be written", error.strerror)
-        raise ConfigError(text) from error
-    with RunLog(run_dir, config, resume_step=state.step if resume else None) as log:
-        log.note(
-            f"{algorithm.describe()}; {len(train_jobs)} training and {len(val_jobs)} held-out prompts, "
-            f"{total_steps} steps"
-        )
-        write_dropped(run_dir, train_jobs, val_jobs)
         if resume:
-            log.note(f"resuming after step {state.step} from {resume}")
-        sandbox = describe_sandbox(config, {job.prompt.data_source for job in (*train_jobs[:64], *val_jobs[:64])})
-        if sandbox is not None:
-            log.note(sandbox.line())
-            log.describe("sandbox", sandbox.to_dict())
-        log.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
-        workers = start_workers(config, optimizer_steps(config, total_steps))
-        try:
-            if resume:
-                workers.load(str(resume / "actor"))
+            _load(workers, resume)
+        # Only now: a start that failed leaves the record of the earlier run as it was.
+        aside = run_folder.put_aside(run_dir, resume)
+        if aside:
+            console.note(f"what was in the run folder before is now in {aside}")
+        with RunLog(run_dir, config, state.step if resume else None, console) as log:
+            write_dropped(run_dir, train_jobs, val_jobs)
+            if sandbox is not None:
+                log.describe("sandbox", sandbox.to_dict())
             TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
             if config.trainer.export_hf and not config.trainer.val_only:
                 workers.export(str(run_dir / "model"))
-        finally:
-            workers.close()
+    finally:
+        workers.close()
     return 0
 
 
-def start_workers(config: Config, total_optimizer_steps: int) -> Workers:
+def _load(workers: Workers, resume: Path) -> None:
+    try:
+        workers.load(str(resume / "actor"))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {run_folder.way_out(resume)}") from error
+
+
+def start_workers(config: Config, device: str, total_optimizer_steps: int) -> Workers:
     """The worker groups that `cluster` names, ready to serve."""
-    device = resolve_device(config.trainer.device)
     if config.cluster == "inline":
         from sdpo.workers.inline_group import InlineWorkers
 
@@ -100,13 +114,37 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def find_resume(config: Config) -> Path | None:
-    """The checkpoint to start from, or None for a fresh run. Raises CheckpointError when the named one is unusable."""
-    trainer = config.trainer
-    if trainer.resume_mode == "disable":
-        return None
-    if trainer.resume_mode == "resume_path":
-        folder = Path(trainer.resume_from_path)
-        checkpoint.read_state(folder)
-        return folder
-    return checkpoint.latest(Path(trainer.default_local_dir) / "checkpoints")
+def check_device(config: Config, device: str) -> None:
+    """Raises ConfigError for what the device cannot do."""
+    if device == "cpu" and config.actor_rollout_ref.actor.fsdp_config.offload_policy:
+        field = "actor_rollout_ref.actor.fsdp_config.offload_policy"
+        raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
+
+
+def check_context(config: Config) -> None:
+    """Raises ConfigError when prompt and response, or the teacher's reprompt and the response, can be longer than the
+    model's positions."""
+    positions = max_positions(config.actor_rollout_ref.model)
+    if positions is None:
+        return
+    data, distill = config.data, config.actor_rollout_ref.actor.self_distillation
+    if data.max_response_length >= positions:
+        raise ConfigError(problem("data.max_response_length", data.max_response_length, f"below {positions}, {MODELS}"))
+    longest = {"data.max_prompt_length": data.max_prompt_length}
+    if config.actor_rollout_ref.actor.policy_loss.loss_mode == "sdpo":
+        longest["actor_rollout_ref.actor.self_distillation.max_reprompt_len"] = distill.max_reprompt_len
+    for key, length in longest.items():
+        if length + data.max_response_length > positions:
+            allowed = f"at most {positions - data.max_response_length}: {MODELS} are {positions}"
+            fix = f"lower it, or data.max_response_length={data.max_response_length}"
+            raise ConfigError(problem(key, length, allowed, fix))
+
+
+def load_training(config: Config, chat: ChatRenderer, step: int) -> tuple[Jobs, PromptOrder | None, int]:
+    """The training prompts, their order, and the number of steps; a run that only validates needs none."""
+    trainer, data = config.trainer, config.data
+    if trainer.val_only:
+        return Jobs.none(chat), None, trainer.total_training_steps or step
+    jobs = load_jobs(config, chat, "train")
+    order = PromptOrder(len(jobs), data.train_batch_size, data.seed, data.shuffle)
+    return jobs, order, trainer.total_training_steps or order.total_steps(trainer.total_epochs)

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 
 def save(actor: Actor, folder: str) -> None:
-    """Writes every rank's shards to `folder`. Called on all ranks."""
-    with _quiet():
-        dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
+    """Writes every rank's shards to `folder`. Called on all ranks. Raises CheckpointError when one cannot."""
+    try:
+        with _quiet():
+            dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        raise CheckpointError(_reason(error)) from error
 
 
 def load(actor: Actor, folder: str) -> None:
@@ -53,18 +56,40 @@ def load(actor: Actor, folder: str) -> None:
             dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
         raise CheckpointError(
-            f"checkpoint {folder}: cannot be read into this run's model: {first_line(error)}"
+            f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}"
         ) from error
     set_model_state_dict(actor.student, state["student"])
     if "teacher" in state:
         set_model_state_dict(actor.teacher.module, state["teacher"])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
-    actor.scheduler.load_state_dict(state["scheduler"])
+    _follow_settings(actor, state["scheduler"])
     actor.policy_version = state["policy_version"]
     if rng_key in state:
         torch.set_rng_state(state[rng_key]["cpu"])
         if "cuda" in state[rng_key]:
             torch.cuda.set_rng_state(state[rng_key]["cuda"])
+
+
+def _follow_settings(actor: Actor, saved: dict[str, Any]) -> None:
+    """The moments and the position in the schedule are the checkpoint's; rates are what this run's settings say."""
+    optim, scheduler = actor.config.actor_rollout_ref.actor.optim, actor.scheduler
+    scheduler.load_state_dict(saved | {"base_lrs": [optim.lr] * len(scheduler.base_lrs)})
+    rate = optim.lr * scheduler.lr_lambdas[0](scheduler.last_epoch)
+    scheduler._last_lr = [rate] * len(scheduler.base_lrs)
+    for group in actor.optimizer.param_groups:
+        group |= {"lr": rate, "initial_lr": optim.lr, "betas": tuple(optim.betas), "eps": optim.eps}
+        group["weight_decay"] = optim.weight_decay
+
+
+def _reason(error: BaseException) -> str:
+    """The first rank's reason in one line: torch's own message names the ranks only. Raises what is no failure of the
+    checkpoint: torch wraps Ctrl-C too."""
+    if isinstance(error, dcp.api.CheckpointException) and error.failures:
+        rank, (cause, _) = min(error.failures.items())
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
+        return f"rank {rank}: {first_line(cause)}"
+    return first_line(error)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch.distributed.fsdp import FSDPModule
+
 from sdpo.config.schema import Config
 from sdpo.records import Group, StepReport, TrainBatch
 from sdpo.weights import shared_memory
@@ -15,9 +17,10 @@ class InlineWorkers:
         self.config = config
         self.actor = Actor(config, 0, 1, device, total_optimizer_steps)
         self._weights_base = shared_memory.new_base()
-        shares_module = config.actor_rollout_ref.rollout.name == "hf"
+        module = self.actor.student
+        shares_module = config.actor_rollout_ref.rollout.name == "hf" and not isinstance(module, FSDPModule)
         self.rollout = RolloutWorker(
-            config, device, ThreadGraderPool(config), self.actor.student.lm if shares_module else None
+            config, device, ThreadGraderPool(config), module.lm if shares_module else None
         )
         self._shares_module = shares_module
 

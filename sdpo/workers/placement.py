@@ -10,6 +10,8 @@ from verl.single_controller.ray import RayResourcePool
 
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
+from sdpo.errors import ClusterError, ConfigError, problem
+from sdpo.interrupt import raise_on_sigterm
 
 # Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
 WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -22,20 +24,33 @@ def worker_env() -> dict[str, str]:
 
 
 def start_ray(config: Config) -> None:
-    """Joins the cluster that RAY_ADDRESS names, or starts one on this machine with as many slots as the run needs."""
+    """Joins the cluster that RAY_ADDRESS names, or starts one on this machine with as many slots as the run needs.
+
+    Raises ConfigError for several nodes without RAY_ADDRESS, ClusterError when Ray does not come up.
+    """
     options: dict = {"log_to_driver": config.trainer.worker_logs, "logging_level": "ERROR", "include_dashboard": False}
     if "RAY_ADDRESS" not in os.environ:
+        if config.trainer.nnodes > 1:
+            fix = "start Ray on every node (ray start) and set RAY_ADDRESS=auto on this one"
+            raise ConfigError(problem("trainer.nnodes", config.trainer.nnodes, "1 without RAY_ADDRESS", fix))
         settings = config.actor_rollout_ref
         slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4
         options |= {
+            "address": "local",  # never another job's cluster that happens to run here
             "num_cpus": max(slots, os.cpu_count() or 1),
             "_node_ip_address": "127.0.0.1",
             # Idle workers that Ray makes in advance cost seconds of both cores at every start; none is ever used.
             "_system_config": {"prestart_worker_first_driver": False},
         }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        ray.init(**options)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            ray.init(**options)
+    except Exception as error:  # Ray raises bare Exception for a node that does not start
+        where = os.environ.get("RAY_ADDRESS", "on this machine")
+        reason = " ".join(str(error).split())
+        raise ClusterError(f"Ray ({where}) did not start: {reason}; or run in one process: cluster=inline") from error
+    raise_on_sigterm()  # Ray has put its own handler there
 
 
 def training_pool(config: Config, device: str) -> RayResourcePool:

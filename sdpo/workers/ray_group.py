@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from sdpo.config.schema import Config
-from sdpo.errors import RolloutError, SdpoError
+from sdpo.errors import ClusterError, RolloutError, SdpoError
 from sdpo.records import Group, StepReport, TrainBatch
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
@@ -37,13 +39,14 @@ class RayWorkers:
         self._rollouts = _group(
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )
-        self._call(lambda: (self._actors.ready(), self._rollouts.ready()))
-        self._padded = self._call(lambda: self._actors.why_padded())[0] is not None
+        self._call("actor", self._actors.ready)
+        self._call("rollout", self._rollouts.ready)
+        self._padded = self._call("actor", self._actors.why_padded)[0] is not None
 
     def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
         engines = self._rollouts.world_size
         shares = [jobs[rank::engines] for rank in range(engines)]
-        answers = self._call(lambda: self._rollouts.generate(shares, [plan] * engines))
+        answers = self._call("rollout", lambda: self._rollouts.generate(shares, [plan] * engines))
         groups: list[Group] = [None] * len(jobs)
         for rank, answer in enumerate(answers):
             groups[rank::engines] = answer
@@ -57,14 +60,14 @@ class RayWorkers:
     def update(self, batch: TrainBatch) -> StepReport:
         actor, ranks = self.config.actor_rollout_ref.actor, self._actors.world_size
         shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
-        report = self._call(lambda: self._actors.update(shares))[0]
+        report = self._call("actor", lambda: self._actors.update(shares))[0]
         self.policy_version = report.policy_version
         report.metrics.update(self._grading_metrics())
         return report
 
     def _grading_metrics(self) -> dict[str, float]:
         """Sums over the engines and over the grader processes that are alive."""
-        answers = self._call(lambda: self._rollouts.grading_metrics())
+        answers = self._call("rollout", self._rollouts.grading_metrics)
         for grader in self._graders:
             with contextlib.suppress(ray.exceptions.RayActorError):
                 answers.append(ray.get(grader.metrics.remote()))
@@ -72,37 +75,45 @@ class RayWorkers:
         return {name: sum(answer.get(name, 0.0) for answer in answers) for name in sorted(names)}
 
     def sync_weights(self) -> None:
-        folder = self._call(lambda: self._actors.publish(self._weights_base))[0]
-        self._call(lambda: self._rollouts.load_weights(folder, self.policy_version))
+        folder = self._call("actor", lambda: self._actors.publish(self._weights_base))[0]
+        self._call("rollout", lambda: self._rollouts.load_weights(folder, self.policy_version))
 
     def save(self, folder: str) -> None:
-        self._call(lambda: self._actors.save(folder))
+        self._call("actor", lambda: self._actors.save(folder))
 
     def load(self, folder: str) -> None:
-        self.policy_version = self._call(lambda: self._actors.load(folder))[0]
+        self.policy_version = self._call("actor", lambda: self._actors.load(folder))[0]
 
     def export(self, folder: str) -> None:
-        self._call(lambda: self._actors.export(folder))
+        self._call("actor", lambda: self._actors.export(folder))
 
     def close(self) -> None:
         shared_memory.remove_base(self._weights_base)
         ray.shutdown()
 
     @staticmethod
-    def _call(work):
-        """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as RolloutError."""
+    def _call(worker: str, work: Callable[[], Any]) -> Any:
+        """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as ClusterError."""
         try:
             return work()
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, SdpoError):
+            if isinstance(error.cause, SdpoError | OSError):
                 raise error.cause from error
             raise
         except ray.exceptions.RayActorError as error:
-            cause = error.__cause__ if isinstance(error.__cause__, SdpoError) else None
-            where = "see its output with trainer.worker_logs=true or in /tmp/ray/session_latest/logs"
-            raise cause or RolloutError(
-                f"a worker process died: {str(error).strip().splitlines()[0]}; {where}"
+            if isinstance(error.__cause__, SdpoError):
+                raise error.__cause__ from error
+            raise ClusterError(
+                f"the {worker} process died ({_last_words(error)}); is there enough memory? Its output: "
+                "trainer.worker_logs=true, or /tmp/ray/session_latest/logs; the same command resumes"
             ) from error
+
+
+def _last_words(error: ray.exceptions.RayActorError) -> str:
+    """Ray's account of a death, without its table of ids."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "exit" in line.lower() or "killed" in line.lower()]
+    return (telling or lines or [type(error).__name__])[0].split(". ")[0]
 
 
 def _group(worker: type, pool, device: str, name: str, *args) -> RayWorkerGroup:

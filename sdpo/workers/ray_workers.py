@@ -14,6 +14,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
 from sdpo.grading.registry import build_grader
+from sdpo.models.shard import BACKENDS
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
@@ -30,7 +31,7 @@ class ActorRayWorker(Worker):
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:
-            dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=self.rank, world_size=self.world_size)
+            dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
         self._actor = Actor(config, self.rank, self.world_size, device, total_optimizer_steps)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROWS = (
-    ("records", "errors", "config"),
+    ("records", "errors", "interrupt", "config"),
     ("algorithms", "reprompt", "tokens", "grading", "data"),
     ("models", "teacher", "rollout", "weights", "tracking"),
     ("workers",),

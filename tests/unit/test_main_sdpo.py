@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -153,7 +154,14 @@ def test_ctrl_c_ends_neatly_and_says_how_to_go_on(train, capsys):
     assert "resumes" in capsys.readouterr().err
 
 
-def test_a_programming_error_is_not_hidden(train):
-    train.outcome = ZeroDivisionError()
-    with pytest.raises(ZeroDivisionError):
+def test_a_full_disk_is_one_line_that_names_the_file(train, capsys):
+    train.outcome = OSError(errno.ENOSPC, "No space left on device", "/runs/metrics.jsonl")
+    code, line = error_line([], capsys)
+    assert code == 8 and "/runs/metrics.jsonl: No space left on device" in line
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), FileNotFoundError(errno.ENOENT, "No such file", "x")])
+def test_a_programming_error_is_not_hidden(train, error):
+    train.outcome = error
+    with pytest.raises(type(error)):
         main_sdpo.main([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 
 import pytest
 
@@ -119,6 +120,8 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
         ("data.max_response_length", 0, "a number >= 1"),
         ("trainer.device", "gpu", "auto | cpu | cuda"),
         ("trainer.logger", ["console", "wandbb"], "console | wandb | trackio"),
+        ("trainer.logger", ["mlflow"], "a tracker that is installed; pip install mlflow"),
+        (f"{ACTOR}.optim.lr", math.inf, "it is not finite"),
         ("trainer.logger", [], "at least one of console | wandb"),
         ("trainer.experiment_name", " ", "text that is not blank"),
         ("trainer.total_training_steps", 0, "a number >= 1"),
@@ -156,6 +159,12 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             f"{ACTOR}.use_dynamic_bsz: got False; allowed: true or null without a fixed micro-batch size; "
             f"set {ACTOR}.ppo_micro_batch_size_per_gpu",
             id="no micro-batch size at all",
+        ),
+        pytest.param(
+            {f"{DISTILL}.distillation_topk": 1, f"{DISTILL}.distillation_add_tail": False},
+            f"{DISTILL}.distillation_topk: got 1; allowed: at least 2 without the tail; one category alone always has "
+            "probability 1: nothing could be learned",
+            id="one category",
         ),
         pytest.param(
             {f"{DISTILL}.full_logit_distillation": False},

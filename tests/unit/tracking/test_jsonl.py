@@ -76,12 +76,12 @@ def test_a_complete_last_line_without_its_newline_is_kept_whole_on_resume(tmp_pa
     assert [line["step"] for line in read_lines(path)] == [1, 2]
 
 
-def test_a_new_run_in_an_old_folder_puts_the_old_file_aside(tmp_path):
+def test_a_new_run_never_writes_over_an_old_file(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 9}\n')
-    JsonLines(path).close()
-    assert path.read_text() == ""
-    assert (tmp_path / "metrics.previous.jsonl").read_text() == '{"step": 9}\n'
+    with pytest.raises(FileExistsError):
+        JsonLines(path)
+    assert path.read_text() == '{"step": 9}\n'
 
 
 def test_a_missing_file_reads_as_empty(tmp_path):

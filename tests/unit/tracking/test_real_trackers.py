@@ -13,11 +13,12 @@ import pytest
 
 from sdpo.config.schema import Config
 from sdpo.tracking import RunLog
+from sdpo.tracking.console import RunConsole
 
 
 def crash_after_step_14(run_dir: Path) -> None:
     """What a process does that is killed without warning."""
-    log = RunLog(run_dir, tracked_config(), stream=io.StringIO())
+    log = RunLog(run_dir, tracked_config(), console=RunConsole(io.StringIO()))
     for step in range(1, 15):
         log.metrics(step, {"train/accuracy": step / 100, "loss": float("nan") if step == 3 else 1.0})
     time.sleep(0.5)  # the last line reaches the trackers' thread, not their disk
@@ -69,7 +70,7 @@ def resumed_run(tmp_path_factory) -> Path:
         if child == 0:
             crash_after_step_14(run_dir)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-        with RunLog(run_dir, tracked_config(), resume_step=10, stream=io.StringIO()) as log:
+        with RunLog(run_dir, tracked_config(), resume_step=10, console=RunConsole(io.StringIO())) as log:
             for step in range(11, 21):
                 log.metrics(step, {"train/accuracy": step / 100, "loss": 1.0})
     return run_dir
@@ -109,9 +110,27 @@ def test_trackio_continues_the_same_run_after_a_resume(tmp_path, monkeypatch):
     config.trainer.logger = ["trackio"]
     config.trainer.project_name = f"test-{tmp_path.name}"
     for resume_step, steps in ((None, range(1, 4)), (3, range(4, 6))):
-        with RunLog(tmp_path / "run", config, resume_step, stream=io.StringIO()) as log:
+        with RunLog(tmp_path / "run", config, resume_step, console=RunConsole(io.StringIO())) as log:
             for step in steps:
                 log.metrics(step, {"train/accuracy": step / 10})
     (run,) = storage.get_runs(config.trainer.project_name)
     rows = storage.get_logs(config.trainer.project_name, run)
     assert [(row["train/step"], row["train/accuracy"]) for row in rows] == [(s, s / 10) for s in range(1, 6)]
+
+
+def test_without_a_login_wandb_records_offline(tmp_path, monkeypatch, caplog):
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = Config()
+    config.trainer.logger = ["wandb"]
+    with RunLog(tmp_path / "run", config, console=RunConsole(io.StringIO())) as log:
+        log.metrics(1, {"train/accuracy": 0.5})
+    wandb.teardown()
+    assert any("wandb is not logged in" in r.getMessage() for r in caplog.records)
+    (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
+    points = [wandb_points(r) for r in wandb_records(path) if r.WhichOneof("record_type") == "history"]
+    assert [p["train/accuracy"] for p in points] == [0.5]

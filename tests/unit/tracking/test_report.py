@@ -10,6 +10,7 @@ import pytest
 from sdpo.errors import DataError
 from sdpo.records import Reprompt
 from sdpo.tracking import RunLog
+from sdpo.tracking.console import RunConsole
 from sdpo.tracking.report import write_report
 from sdpo.tracking.report_samples import MAX_TEXT, pairs, pick_samples, shown
 
@@ -52,7 +53,7 @@ def run(config, tmp_path, make_group):
 
     def make(steps: int, closed: bool = True, text: str = "return x", feedback: str = "no"):
         run_dir = tmp_path / "run"
-        log = RunLog(run_dir, config, stream=io.StringIO())
+        log = RunLog(run_dir, config, console=RunConsole(io.StringIO()))
         log.begin(steps)
         log.samples(0, [make_group("v1", [0.0, 1.0], text, feedback)], phase="val_before")
         log.metrics(0, {"val/avg@1": 0.5})

@@ -10,7 +10,8 @@ from sdpo.config.compose import compose
 from sdpo.errors import CheckpointError, ConfigError
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
-from sdpo.training.run import find_resume, optimizer_steps, train
+from sdpo.training.run import check_context, optimizer_steps, train
+from sdpo.training.run_folder import find_resume
 
 
 def _config(*overrides: str):
@@ -43,10 +44,10 @@ def test_a_named_checkpoint_must_be_complete(tmp_path):
 
 def test_a_finished_run_says_so_and_touches_nothing(tmp_path, capsys):
     _checkpoint(tmp_path, 40)
-    before = sorted(tmp_path.rglob("*"))
+    before = {*tmp_path.rglob("*")}
     assert train(_config(f"trainer.default_local_dir={tmp_path}", "trainer.total_training_steps=40")) == 0
     assert "complete: step 40 of 40" in capsys.readouterr().out
-    assert sorted(tmp_path.rglob("*")) == before
+    assert {*tmp_path.rglob("*")} - before <= {tmp_path / ".lock"}
 
 
 def test_the_schedule_counts_every_optimizer_step():
@@ -55,7 +56,38 @@ def test_the_schedule_counts_every_optimizer_step():
     assert optimizer_steps(config, 10) == 10 * 4 * 2
 
 
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="default_local_dir"):
-        train(_config(f"trainer.default_local_dir={tmp_path}/file/run"))
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("data.max_response_length=2048", "data.max_response_length"),
+        ("data.max_response_length=2000", "data.max_prompt_length"),
+        ("actor_rollout_ref.actor.self_distillation.max_reprompt_len=2040", "max_reprompt_len"),
+    ],
+)
+def test_sequences_longer_than_the_models_positions_are_refused(override, field):
+    with pytest.raises(ConfigError, match=field):
+        check_context(_config(override))
+
+
+def test_without_a_teacher_the_reprompt_does_not_count():
+    check_context(
+        _config(
+            "actor_rollout_ref.actor.self_distillation.max_reprompt_len=2040",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
+        )
+    )
+
+
+def test_a_start_that_fails_leaves_the_record_of_the_earlier_run(tmp_path, monkeypatch):
+    from sdpo.training import run
+
+    def no_workers(*_):
+        raise ConfigError("no workers")
+
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / "report.html").write_text("good")
+    monkeypatch.setattr(run, "start_workers", no_workers)
+    with pytest.raises(ConfigError, match="no workers"):
+        train(_config(f"trainer.default_local_dir={tmp_path}"))
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "report.html"]

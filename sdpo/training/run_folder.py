@@ -1,0 +1,159 @@
+"""The folder of one run: one process at a time, never two runs mixed in it, and what a resumed run may change.
+
+Standard library and configuration only: a finished run is answered before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sdpo.config import fields
+from sdpo.config.schema import Config
+from sdpo.errors import CheckpointError, ConfigError, problem
+from sdpo.training import checkpoint
+
+CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
+# What a run leaves; anything else in the folder is the user's.
+LEFT_BY_A_RUN = (
+    "metrics.jsonl",
+    "samples.jsonl",
+    "tokens.jsonl",
+    "dropped_rows.jsonl",
+    "resolved_config.yaml",
+    "run.json",
+    "report.html",
+    CHECKPOINTS,
+    "model",
+    "tensorboard",
+)
+EARLIER = "earlier"  # earlier/1, earlier/2, ...: what was in the folder when a new run began in it
+_ACTOR = "actor_rollout_ref.actor"
+# A checkpoint's weights, moments and teacher mean something only with these.
+FIXED = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.override_config",
+    f"{_ACTOR}.policy_loss.loss_mode",
+    f"{_ACTOR}.self_distillation.teacher_regularization",
+)
+# How long, how often and under what name: nobody needs to be told of these.
+_UNREMARKABLE = ("trainer.", "vars", "cluster", "grading.workers", "grading.concurrency")
+
+
+def checkpoints_of(config: Config) -> Path:
+    return Path(config.trainer.default_local_dir) / CHECKPOINTS
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Makes the folder and holds it until the block, or the process, ends. Raises ConfigError when it cannot be written
+    or another run is using it."""
+    field = "trainer.default_local_dir"
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(problem(field, str(run_dir), "a folder that can be written", error.strerror)) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            fix = "wait for it, or set trainer.experiment_name"
+            raise ConfigError(problem(field, str(run_dir), "a folder that no other run is using", fix)) from error
+        yield
+
+
+def find_resume(config: Config) -> Path | None:
+    """The checkpoint to start from, or None for a fresh run. Raises CheckpointError when the named one is unusable."""
+    trainer = config.trainer
+    if trainer.resume_mode == "disable":
+        return None
+    if trainer.resume_mode == "resume_path":
+        folder = Path(trainer.resume_from_path)
+        checkpoint.read_state(folder)
+        return folder
+    return checkpoint.latest(checkpoints_of(config))
+
+
+def is_complete(config: Config, step: int | None = None, total_steps: int | None = None) -> bool:
+    """Whether nothing is left to train; says so and what to do. `step` None: of the newest checkpoint; `total_steps`
+    None: as configured, and False when only the data can tell."""
+    total_steps = total_steps or config.trainer.total_training_steps
+    if config.trainer.val_only or total_steps is None:
+        return False
+    if step is None:
+        resume = find_resume(config)
+        step = checkpoint.read_state(resume).step if resume else 0
+    if step < total_steps:
+        return False
+    print(
+        f"{config.trainer.default_local_dir} is complete: step {step} of {total_steps}. To go on, raise "
+        "trainer.total_training_steps; to start over, set trainer.resume_mode=disable or another "
+        "trainer.experiment_name."
+    )
+    return True
+
+
+def way_out(folder: Path) -> str:
+    """What to do about a checkpoint that cannot be used."""
+    older = [path for path in checkpoint.complete(folder.parent) if path != folder]
+    if older:
+        return f"delete it to resume from {older[-1].name}, or start over with trainer.resume_mode=disable"
+    return "start over with trainer.resume_mode=disable"
+
+
+def put_aside(run_dir: Path, resume: Path | None) -> Path | None:
+    """Moves what does not belong to the coming run to `earlier/N`; returns that folder, or None when nothing had to go.
+
+    A fresh run, or one that starts from another folder's checkpoint, keeps nothing; a run that goes back to an older
+    checkpoint of its own keeps all but the newer ones: a later resume would take those.
+    """
+    if resume is not None and resume.resolve().parent == (run_dir / CHECKPOINTS).resolve():
+        complete = checkpoint.complete(resume.parent)
+        going = [p for p in complete if checkpoint.number(p) > checkpoint.number(resume)]
+    else:
+        going = [path for name in LEFT_BY_A_RUN if (path := run_dir / name).exists()]
+    if not going:
+        return None
+    taken = [int(p.name) for p in (run_dir / EARLIER).glob("*") if p.name.isdecimal()]
+    target = run_dir / EARLIER / str(max(taken, default=0) + 1)
+    for path in going:
+        new = target / (path.name if path.parent == run_dir else f"{CHECKPOINTS}/{path.name}")
+        new.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, new)
+    return target
+
+
+def changes(config: Config, resume: Path) -> list[str]:
+    """`key: old -> new` of every setting that differs from those the checkpoint was written with and that matters to
+    the training. Raises CheckpointError for one that its weights do not survive."""
+    saved = resume / checkpoint.CONFIG
+    if not saved.is_file():
+        return []
+    from sdpo.config.compose import from_yaml
+
+    try:
+        before = from_yaml(saved)
+    except ConfigError as error:
+        return [f"{saved} does not fit this version's settings ({error}); they were not compared"]
+    found = []
+    for key in fields.by_key():
+        old, new = fields.get(before, key), fields.get(config, key)
+        if old == new:
+            continue
+        if key in FIXED:
+            fix = f"{key} was {_short(old)} in {resume}; start a new run with another trainer.experiment_name"
+            raise CheckpointError(problem(key, new, f"{_short(old)}, to resume", fix))
+        if not key.startswith(_UNREMARKABLE):
+            found.append(f"{key}: {_short(old)} -> {_short(new)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,58 @@
+"""Settings of the actor count whatever the number of ranks, and after a resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from sdpo.models.shard import full_state_dict
+from sdpo.workers.actor import Actor, split_over_ranks
+
+
+@pytest.fixture
+def no_process_group():
+    assert not dist.is_initialized()
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _step(config, batch):
+    actor = Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    report = actor.update(split_over_ranks([batch], config.actor_rollout_ref.actor, 1)[0])
+    return actor, report.metrics
+
+
+def test_one_rank_computes_in_the_parameter_dtype_and_keeps_float32_masters(
+    actor_config, mini_batch, no_process_group, tmp_path
+):
+    plain, exact = _step(actor_config, mini_batch)
+    assert not isinstance(plain.student, FSDPModule)
+    actor_config.actor_rollout_ref.actor.fsdp_config.param_dtype = "bfloat16"
+    actor, rounded = _step(actor_config, mini_batch)
+    for name in ("actor/loss", "actor/grad_norm"):
+        assert rounded[name] != exact[name]
+        assert rounded[name] == pytest.approx(exact[name], rel=0.1)
+    assert {p.dtype for p in actor.student.parameters()} == {torch.float32}
+    actor.save(str(tmp_path / "actor"))
+    again = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    again.load(str(tmp_path / "actor"))
+    before, after = full_state_dict(actor.student), full_state_dict(again.student)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_resumed_run_goes_on_in_the_schedule_with_the_rates_of_its_own_settings(actor_config, mini_batch, tmp_path):
+    optim = actor_config.actor_rollout_ref.actor.optim
+    optim.lr_warmup_steps = 4
+    actor, _ = _step(actor_config, mini_batch)
+    actor.save(str(tmp_path / "actor"))
+    optim.lr, optim.weight_decay = 3e-3, 0.25
+    resumed = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    resumed.load(str(tmp_path / "actor"))
+    (group,) = resumed.optimizer.param_groups
+    assert group["lr"] == pytest.approx(3e-3 * 2 / 4)  # the second of four steps of warm-up
+    assert group["weight_decay"] == 0.25
+    report = resumed.update(split_over_ranks([mini_batch], actor_config.actor_rollout_ref.actor, 1)[0])
+    assert report.metrics["actor/lr"] == pytest.approx(3e-3 * 3 / 4)
