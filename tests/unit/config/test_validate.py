@@ -120,8 +120,7 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
         ("data.max_response_length", 0, "a number >= 1"),
         ("trainer.device", "gpu", "auto | cpu | cuda"),
         ("trainer.logger", ["console", "wandbb"], "console | wandb | trackio"),
-        ("trainer.logger", ["mlflow"], "a tracker that is installed; pip install mlflow"),
-        (f"{ACTOR}.optim.lr", math.inf, "it is not finite"),
+        (f"{ACTOR}.optim.lr", math.inf, "a number >= 0; it is not finite"),
         ("trainer.logger", [], "at least one of console | wandb"),
         ("trainer.experiment_name", " ", "text that is not blank"),
         ("trainer.total_training_steps", 0, "a number >= 1"),
@@ -159,6 +158,11 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             f"{ACTOR}.use_dynamic_bsz: got False; allowed: true or null without a fixed micro-batch size; "
             f"set {ACTOR}.ppo_micro_batch_size_per_gpu",
             id="no micro-batch size at all",
+        ),
+        pytest.param(
+            {"trainer.logger": ["console", "mlflow"]},
+            "trainer.logger: got 'mlflow'; allowed: a tracker that is installed; pip install mlflow",
+            id="tracker that is not installed",
         ),
         pytest.param(
             {f"{DISTILL}.distillation_topk": 1, f"{DISTILL}.distillation_add_tail": False},

@@ -117,7 +117,7 @@ def test_text_of_models_and_graders_is_shown_and_never_run(run, attack):
 def test_no_control_sign_reaches_the_page_wherever_it_came_from(config, tmp_path, make_group):
     signs = "\x00\x07\x1b[2J\x7f\x9b\u202e"
     config.trainer.experiment_name = f"name {signs}"
-    log = RunLog(tmp_path, config, stream=io.StringIO())
+    log = RunLog(tmp_path, config, console=RunConsole(io.StringIO()))
     log.begin(1)
     group = make_group(f"uid {signs}", [0.0, 1.0], f"response {signs}", f"feedback {signs}")
     reprompt = {(group.prompt.uid, 0): Reprompt([1], f"teacher {signs}", 1, True)}

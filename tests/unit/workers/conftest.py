@@ -32,6 +32,7 @@ def random_llama(tmp_path_factory) -> str:
         num_attention_heads=2,
         num_key_value_heads=1,
         tie_word_embeddings=True,
+        initializer_range=0.3,  # far from uniform: losses well above the rounding of float32
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
