@@ -82,6 +82,33 @@ def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_
     assert grades(pool, ["a"])[0].status is GradeStatus.INFRA_ERROR
 
 
+@pytest.mark.slow
+def test_real_processes_that_a_reward_function_ends_are_given_up(tmp_path):
+    """A function that ends its process on some answers, then on all."""
+    from sdpo.workers.placement import start_ray
+    from sdpo.workers.ray_workers import GraderProcess
+
+    (tmp_path / "reward.py").write_text(
+        "import os\n\ndef score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    if 'poison' in solution_str:\n        os._exit(3)\n    return 1.0\n"
+    )
+    config = Config()
+    config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "reward.py"), "score"
+    start_ray(config)
+    try:
+        kind = ray.remote(max_concurrency=8, max_restarts=-1, max_task_retries=1, num_cpus=1)(GraderProcess)
+        pool = RayGraderPool([kind.remote(config) for _ in range(2)], config)
+        found = grades(pool, ["a", "b", "poison", "c", "d"])
+        assert [grade.status for grade in found] == ["ok", "ok", "infra_error", "ok", "ok"]
+        assert "died each time" in found[2].flags[0]
+        found = grades(pool, [f"poison {number}" for number in range(30)])
+        assert {grade.status for grade in found} == {GradeStatus.INFRA_ERROR}
+        assert f"died {GIVE_UP} times in a row" in found[-1].flags[0]
+        assert "custom_reward_function score" in found[-1].flags[0]
+    finally:
+        ray.shutdown()
+
+
 def test_speed_and_depth_of_the_queue_are_measured_from_call_to_call(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("sdpo.workers.grader.time.monotonic", lambda: now[0])
