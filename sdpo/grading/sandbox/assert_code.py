@@ -102,7 +102,7 @@ def solution_names(tree: ast.Module, entry_point: str | None) -> list[str]:
             bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         else:
             bound |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    names = (loaded - bound - set(dir(builtins))) | imported
+    names = {name for name in (loaded - bound - set(dir(builtins))) | imported if not name.startswith("__")}
     return sorted(names | ({entry_point} if entry_point else set()))
 
 

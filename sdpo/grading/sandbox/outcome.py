@@ -20,6 +20,11 @@ class SickServer(SandboxFault):
     """The fork server lives and does not do its work: it has to be replaced."""
 
 
+def short_text(value: Any, limit: int) -> str:
+    """The beginning of a text that the untrusted side sent; "" for anything else."""
+    return value[:limit] if isinstance(value, str) else ""
+
+
 @dataclass(frozen=True)
 class Fault:
     """An exception inside the program, as the program's side described it (so: untrusted text)."""
@@ -31,17 +36,20 @@ class Fault:
 
     @staticmethod
     def from_message(data: Any) -> Fault:
-        """Tolerant: whatever shape the untrusted side sent becomes short strings."""
+        """Tolerant: what is not of the expected shape counts as empty. Never str() of it, which a deeply nested list
+        turns into a RecursionError here."""
         if not isinstance(data, dict):
             return Fault("Error", "")
         rows = data.get("frames")
         frames = []
         for row in rows[:12] if isinstance(rows, list) else []:
             if isinstance(row, list) and len(row) == 3 and isinstance(row[0], int):
-                frames.append((row[0] % 10**9, str(row[1])[:80], str(row[2])[:200]))
+                frames.append((row[0] % 10**9, short_text(row[1], 80), short_text(row[2], 200)))
         code = data.get("code")
-        code = code if code is None or (isinstance(code, int) and abs(code) < 1 << 32) else str(code)[:100]
-        return Fault(str(data.get("type", "Error"))[:80], str(data.get("message", ""))[:600], tuple(frames), code)
+        code = code if code is None or (isinstance(code, int) and abs(code) < 1 << 32) else short_text(code, 100)
+        return Fault(
+            short_text(data.get("type"), 80) or "Error", short_text(data.get("message"), 600), tuple(frames), code
+        )
 
 
 @dataclass(frozen=True)

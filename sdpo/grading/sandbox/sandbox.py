@@ -21,7 +21,7 @@ from .environment import build_plan
 from .inside.frames import FrameError, decode, encode
 from .inside.plan import LEVELS, Features
 from .limits import Limits
-from .outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault
+from .outcome import AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, SandboxFault, short_text
 from .pool import RUNS_PER_SERVER, ServerPool
 from .report import SandboxReport
 from .self_test import Check, self_test
@@ -211,7 +211,7 @@ def warn_of_short_memory(concurrency: int) -> None:
 def dead_outcome(run: ChildRun, answer: Any, seconds: float) -> FunctionOutcome:
     """The outcome when there is no value: what the program said, else how it ended."""
     if isinstance(answer, dict) and "missing" in answer:
-        text = f"the solution defines no {str(answer['missing'])[-100:]}"
+        text = f"the solution defines no {short_text(answer['missing'], 100)}"
         run.end(GradeStatus.RUNTIME_ERROR, text)
         return FunctionOutcome(GradeStatus.RUNTIME_ERROR, None, text, None, seconds)
     if isinstance(answer, dict) and "error" in answer:

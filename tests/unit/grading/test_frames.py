@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sdpo.grading.sandbox.inside.frames import FrameError, Opaque, decode, encode, pack, unpack
+from sdpo.grading.sandbox.outcome import Fault
 
 
 def travel(value):
@@ -158,3 +159,13 @@ def test_keys_that_share_a_hash_are_refused_before_a_set_is_built():
         with pytest.raises(FrameError, match="colliding"):
             decode({tag: items})
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("depth", [1, 900, 960, 980, 990])
+def test_a_description_of_an_error_in_another_shape_is_empty_at_any_depth(depth):
+    """str() of a list that deep would be a RecursionError of the grader."""
+    nested: list = []
+    for _ in range(depth):
+        nested = [nested]
+    fault = Fault.from_message({"type": nested, "message": nested, "frames": [[1, nested, nested]], "code": nested})
+    assert (fault.type, fault.message, fault.frames, fault.code) == ("Error", "", ((1, "", ""),), "")
