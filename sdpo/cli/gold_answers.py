@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from sdpo.errors import DataError
 from sdpo.grading.registry import kind_of
 from sdpo.records import Prompt
 
@@ -21,12 +22,14 @@ class Pair:
 
 
 def responses(prompt: Prompt) -> Pair | None:
-    """None when the row does not hold its answer: tests without a solution (`extra_info.solution`), a rubric.
-
-    Raises DataError for a source that nobody grades. The ground truth has passed the grader's own check.
-    """
+    """None when the row does not hold its answer: tests without a solution (`extra_info.solution`), a rubric, a source
+    that only a function of the user's grades. The ground truth has passed the grader's own check."""
     truth = prompt.ground_truth
-    match kind_of(prompt.data_source):
+    try:
+        kind = kind_of(prompt.data_source)
+    except DataError:
+        return None
+    match kind:
         case "math":
             return Pair(f"\\boxed{{{truth}}}", NEVER_RIGHT["math"])
         case "multiple_choice":

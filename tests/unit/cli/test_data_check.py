@@ -36,10 +36,10 @@ PROGRAM = row(
 )
 
 
-def printed(name: str, found) -> str:
-    console = Console(record=True, width=120, highlight=False)
+def printed(name: str, found, config=CONFIG) -> str:
+    console = Console(record=True, width=300, highlight=False)
     with console.capture() as capture:
-        print_inspection(name, found, CONFIG, console)
+        print_inspection(name, found, config, console)
     return capture.get()
 
 
@@ -117,6 +117,14 @@ def test_a_gold_answer_that_fails_its_own_tests_is_an_exception(tmp_path: Path) 
     assert found.gold is not None and found.faulty
     (exception,) = found.gold.exceptions
     assert (exception.row, exception.field) == (1, "right answer") and "wrong, reward 0.0" in exception.why
+
+
+def test_rows_of_a_custom_grader_are_checked_with_it(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1.0\n")
+    config = compose(["model=custom", "task=custom", f"custom_reward_function.path={tmp_path}/reward.py"])
+    found = inspect(write(tmp_path / "a.jsonl", [row("Write a poem.", source="poetry")]), config, grade=True)
+    assert not found.faulty and found.gold is not None and found.gold.without_answer == 1
+    assert "reward.py" in printed("a.jsonl", found, config)
 
 
 def test_the_builtin_task_and_folders_can_be_checked(tmp_path: Path) -> None:
