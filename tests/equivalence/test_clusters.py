@@ -32,7 +32,7 @@ def _batch(config) -> TrainBatch:
     """One rollout batch, drawn and graded in this process."""
     chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
     algorithm = build_algorithm(config, RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, 0))
-    workers = start_workers(config, 10)
+    workers = start_workers(config, "cpu", 10)
     try:
         workers.sync_weights()
         return algorithm.build_batch(workers.generate(load_jobs(config, chat, "train")[:4], PLAN), 1)
@@ -41,7 +41,7 @@ def _batch(config) -> TrainBatch:
 
 
 def _two_updates(config, batch: TrainBatch) -> list[StepReport]:
-    workers = start_workers(config, 10)
+    workers = start_workers(config, "cpu", 10)
     try:
         return [workers.update(batch), workers.update(batch)]
     finally:
@@ -67,17 +67,18 @@ def test_ray_workers_take_the_steps_of_one_process_on_the_same_rollouts(inline, 
         assert reports[1].metrics[key] == pytest.approx(expected[1].metrics[key], rel=5e-3), key
 
 
-def test_vllm_through_ray_samples_from_the_students_weights_before_and_after_an_update(inline):
-    """The sampler's log-probs are the trainer's: the first update reports their difference on vLLM's own rollouts."""
-    config = _config("cluster=ray")
+def test_two_vllm_engines_sample_from_the_students_weights_before_and_after_an_update(inline):
+    """The samplers' log-probs are the trainer's: the first update reports their difference on vLLM's own rollouts."""
+    config = _config("cluster=ray", "actor_rollout_ref.rollout.replicas=2")
     chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
     algorithm = build_algorithm(config, RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, 0))
-    workers = start_workers(config, 10)
+    workers = start_workers(config, "cpu", 10)
     try:
         jobs = load_jobs(config, chat, "train")[:4]
         for version in (0, 1):
             workers.sync_weights()
             groups = workers.generate(jobs, PLAN)
+            assert [g.prompt.uid for g in groups] == [job.prompt.uid for job in jobs]
             assert {s.policy_version for g in groups for s in g.samples} == {version}
             assert all(s.grade.graded for g in groups for s in g.samples)
             report = workers.update(algorithm.build_batch(groups, version + 1))
