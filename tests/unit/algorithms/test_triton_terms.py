@@ -24,7 +24,7 @@ SPECS = [
     ),
     Divergence("token", 1.0, temperature=0.7),
 ]
-WIDTH = 50  # not a multiple of the block of 16
+WIDTH = 40  # not a multiple of the block of 16
 IMPOSSIBLE = -1e30
 # Triton looks at the variable when it is first imported, so the interpreter has a process of its own.
 INTERPRET = """
@@ -43,12 +43,12 @@ torch.save(found, sys.argv[2])
 def random_case(spec, soft_cap=None, width=WIDTH, blocked=0):
     """`blocked` entries more are impossible on both sides."""
     generator = torch.Generator().manual_seed(width)
-    student = 3.0 * torch.randn(5, width, generator=generator)
-    teacher = student + torch.randn(5, width, generator=generator)
+    student = 3.0 * torch.randn(3, width, generator=generator)
+    teacher = student + torch.randn(3, width, generator=generator)
     if soft_cap is not None:
         student, teacher = (soft_cap * torch.tanh(side / soft_cap) for side in (student, teacher))
-    ids = torch.randint(0, width, (5,), generator=generator)
-    student, teacher = (torch.cat([side, torch.full((5, blocked), IMPOSSIBLE)], -1) for side in (student, teacher))
+    ids = torch.randint(0, width, (3,), generator=generator)
+    student, teacher = (torch.cat([side, torch.full((3, blocked), IMPOSSIBLE)], -1) for side in (student, teacher))
     return student, teacher, ids, spec, soft_cap
 
 
