@@ -95,12 +95,18 @@ def _run_batch(runs: list[tuple[int, int, Tensor]]) -> RunBatch:
 def _attend(base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
     """transformers' attention interface: query [B, heads, T, D] and so on to ([B, T, heads, D], weights or None)."""
     plan: TreePlan | None = options.pop("prefix_tree", None)
+    scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
+    if plan is None and base == "sdpa" and mask is not None and not query.is_cuda:
+        # transformers would copy keys and values for every head of a group; here the kernel reads them where they are.
+        found = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=True
+        )
+        return found.transpose(1, 2).contiguous(), None
     if plan is None:
         return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, mask, **options)
-    dropout = options.get("dropout", 0.0)
     kernel = _varlen if query.is_cuda and query.dtype in HALF and not dropout else _padded
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [T, heads, D]
-    return kernel(plan, query, key, value, options.get("scaling"), dropout)[None], None
+    return kernel(plan, query, key, value, scale, dropout)[None], None
 
 
 def _padded(plan: TreePlan, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError, problem
 from sdpo.rollout.engine import Generation, GenerationRequest
+from sdpo.rollout.kv_cache import roomy_cache
 from sdpo.rollout.noise import RequestStreams
 from sdpo.weights import shared_memory
 from sdpo.weights.in_process import load_into
@@ -147,7 +148,7 @@ def _read_prompts(
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
     ids, mask = ids.to(device), mask.to(device)
-    batch = _Batch(DynamicCache(config=module.config), mask)
+    batch = _Batch(roomy_cache(module.config), mask)
     output = module(
         input_ids=ids,
         attention_mask=mask,

@@ -9,6 +9,7 @@ CPU the two engines agree on the tokens of a seed as far as their probabilities 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +26,8 @@ class RequestStreams:
     generators: list[torch.Generator | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._cores = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self._cores)
         self.generators = [None if s.greedy else torch.Generator(self.device).manual_seed(s.seed) for s in self.specs]
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -37,13 +40,23 @@ class RequestStreams:
         distribution drawn from; of the plain softmax for greedy rows)."""
         scores = process_logits(logits, self.specs)
         log_probs = scores.log_softmax(dim=-1)
-        race = scores.softmax(dim=-1)
-        for row, generator in enumerate(self.generators):
-            if generator is not None:
-                noise = torch.empty(race.shape[1], device=race.device).exponential_(generator=generator)
-                race[row].div_(noise)
-        ids = race.argmax(dim=-1)
+        ids = scores.softmax(dim=-1).div_(self._noise(scores)).argmax(dim=-1)
         return ids, log_probs.gather(1, ids[:, None])[:, 0]
+
+    def _noise(self, like: torch.Tensor) -> torch.Tensor:
+        """[R, V] float32, 1 for greedy rows. A generator draws on one core; the rows are spread over all."""
+        noise = torch.ones_like(like)
+        drawn = [row for row, generator in enumerate(self.generators) if generator is not None]
+
+        def fill(rows: list[int]) -> None:
+            for row in rows:
+                noise[row].exponential_(generator=self.generators[row])
+
+        if like.device.type == "cpu":
+            list(self._pool.map(fill, (drawn[core :: self._cores] for core in range(self._cores))))
+        else:
+            fill(drawn)
+        return noise
 
 
 def process_logits(logits: torch.Tensor, specs: Sequence[SamplingSpec]) -> torch.Tensor:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError
 from sdpo.rollout.engine import GenerationRequest, SamplingSpec
 from sdpo.rollout.hf_generate import HfEngine
+from sdpo.rollout.kv_cache import roomy_cache
 from sdpo.weights import shared_memory
 
 PROMPTS = {"a": [1, 5, 9], "b": [1, 5, 9], "c": [1, 8], "d": [1, 30, 31, 32, 33, 34]}
@@ -133,3 +135,21 @@ def test_a_closed_engine_refuses_work(llama):
     engine.close()
     with pytest.raises(RolloutError, match="closed"):
         collect(engine, requests())
+
+
+def test_the_cache_with_room_holds_what_transformers_own_cache_holds(llama, monkeypatch):
+    """Across a growth of the buffer and rows that leave early."""
+    monkeypatch.setattr("sdpo.rollout.kv_cache.ROOM", 4)
+    torch.manual_seed(0)
+    ours, theirs = roomy_cache(llama.config), DynamicCache(config=llama.config)
+    rows, ids = 3, torch.randint(3, 30, (3, 20))
+    with torch.no_grad():
+        for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9), (9, 10), (10, 11), (11, 13)):
+            if start == 8:
+                ids, rows = ids[[0, 2]], 2
+                for cache in (ours, theirs):
+                    cache.batch_select_indices(torch.tensor([0, 2]))
+            logits = [llama(ids[:, start:stop], past_key_values=cache).logits for cache in (ours, theirs)]
+            assert torch.equal(*logits) and ours.get_seq_length() == stop
+    for a, b in zip(ours.layers, theirs.layers, strict=True):
+        assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) and len(a.keys) == rows
