@@ -85,6 +85,7 @@ class Actor:
             betas=tuple(actor.optim.betas),
             eps=actor.optim.eps,
             weight_decay=actor.optim.weight_decay,
+            fused=True,  # one pass over weights, gradients and moments
         )
         self.scheduler = build_scheduler(self.optimizer, actor.optim, total_optimizer_steps)
         self.policy_version = 0
@@ -114,7 +115,6 @@ class Actor:
 
     def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
         """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
-        self.optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
         for position, chunk in enumerate(share.chunks):
             if self.world_size > 1:
@@ -130,6 +130,7 @@ class Actor:
             self.policy_version += 1
             if self.teacher is not None:
                 self.teacher.update(self.student)
+        self.optimizer.zero_grad(set_to_none=True)  # now, not before the next one: the rollout can use the memory
         if self.rank == 0:  # already over all ranks
             sums.append({"actor/loss": (loss, 1.0), "actor/grad_norm": (float(norm), 1.0)})
         return finite

@@ -46,13 +46,17 @@ def test_ema_moves_by_the_rate_towards_the_student(updates, expected):
         torch.testing.assert_close(p, torch.full_like(p, expected), atol=1e-6, rtol=0)
 
 
-def test_ema_keeps_float32_beside_a_bfloat16_student():
-    teacher, student = EmaTeacher(_constant(_module(), 0.0), rate=0.001), _constant(_module(), 1.0).to(torch.bfloat16)
-    for _ in range(3):
+def test_a_small_rate_is_not_lost_beside_a_bfloat16_student():
+    """In bfloat16 the teacher would stand still: 0.05 * 0.01 is less than half a unit in the last place of 1."""
+    near = 1.0078125  # the next number after 1 in bfloat16
+    stuck = torch.ones((), dtype=torch.bfloat16).lerp_(torch.tensor(near, dtype=torch.bfloat16), 0.05)
+    assert stuck == 1.0
+    teacher, student = EmaTeacher(_constant(_module(), 1.0), rate=0.05), _constant(_module(), near).to(torch.bfloat16)
+    for _ in range(20):
         teacher.update(student)
-    p = next(teacher.module.parameters())
-    assert p.dtype == torch.float32
-    torch.testing.assert_close(p, torch.full_like(p, 1 - 0.999**3), atol=1e-7, rtol=0)
+    for p in teacher.module.parameters():
+        assert p.dtype == torch.float32
+        torch.testing.assert_close(p, torch.full_like(p, near + 0.95**20 * (1 - near)), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["ema", "frozen", "live", "trust-region"])
