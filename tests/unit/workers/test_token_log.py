@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,23 @@ def test_the_numbers_are_those_of_a_plain_forward_pass(actor_config, mini_batch,
         row = rows[line["uid"], line["index"]]
         assert len(line["tokens"]) == len(row.response_ids)
         assert line["student"] == pytest.approx(_direct(actor_config, row.prompt_ids, row.response_ids), abs=2e-3)
+        teacher = _direct(actor_config, row.teacher_prompt_ids, row.response_ids)
+        assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
+
+
+def test_of_two_fsdp_ranks_the_first_writes_its_rows_and_neither_waits_for_the_other(
+    actor_config, mini_batch, tmp_path
+):
+    actor_config.trainer.default_local_dir = str(tmp_path)
+    torch.save((actor_config, [mini_batch]), tmp_path / "input.pt")
+    script = str(Path(__file__).parent / "fsdp_rank.py")
+    ranks = [subprocess.Popen([sys.executable, script, str(tmp_path), str(rank), "2"]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    rows = {(row.prompt_uid, row.sample_index): row for row in mini_batch.rows}
+    lines = _lines(tmp_path)
+    assert 0 < len(lines) < len(rows)
+    for line in lines:
+        row = rows[line["uid"], line["index"]]
         teacher = _direct(actor_config, row.teacher_prompt_ids, row.response_ids)
         assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
 
