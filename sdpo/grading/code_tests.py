@@ -9,7 +9,7 @@ from typing import Any
 
 from sdpo.errors import DataError, problem
 
-from .sandbox.assert_code import reaches_inside
+from .sandbox.assert_code import can_fail, reaches_inside
 from .sandbox.inside.frames import encode
 from .sandbox.limits import Limits
 
@@ -179,7 +179,7 @@ def _assert_tests(truth: dict) -> AssertTests | None:
         raise DataError(problem("tests.code", way, "tests that only call the solution, which runs in another process"))
     if entry_point is None and _needs_entry_point(tree):
         raise DataError(problem("tests.entry_point", None, "the function that check(candidate) is given"))
-    return AssertTests(code, entry_point) if tree.body else None
+    return AssertTests(code, entry_point) if can_fail(tree) else None
 
 
 def _needs_entry_point(tree: ast.Module) -> bool:

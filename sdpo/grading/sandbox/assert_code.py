@@ -58,6 +58,19 @@ def runs_what_it_is_given(tree: ast.Module) -> bool:
     return bool(EVALUATORS & (names_in(tree) | imported))
 
 
+def can_fail(tree: ast.Module) -> bool:
+    """Whether anything in the tests can turn an answer down: an assert, a raise, a call such as assertEqual, raises,
+    fail or exit. Tests that only run the solution would reward whatever runs."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assert, ast.Raise)):
+            return True
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name.startswith("assert") or name in ("raises", "fail", "exit"):
+                return True
+    return False
+
+
 def reaches_inside(tree: ast.Module) -> str | None:
     """How the tests reach into the solution other than by calling it, e.g. "patch('builtins.input')": it runs in
     another process, where that has no effect. Standard output is the exception, because it is handed on."""

@@ -192,11 +192,18 @@ def test_tests_that_need_what_is_not_there_are_a_fault_of_the_row(code_grader, t
     assert code_grader.grade_source(imports, asserts, LIMITS).status is GradeStatus.RUNTIME_ERROR
 
 
-def test_tests_that_check_nothing_are_no_pass(code_grader):
+@pytest.mark.parametrize("code", ["x = 1", "# nothing", "print(f())", "def check(candidate):\n    candidate()"])
+def test_tests_that_can_turn_nothing_down_are_no_tests(code):
     from sdpo.grading.code_tests import read_tests
 
-    grade = code_grader.grade_source("def f(): return 1", read_tests({"type": "assert", "code": "x = 1"}), LIMITS)
-    assert grade.status is GradeStatus.NO_TESTS
+    assert read_tests({"type": "assert", "code": code, "entry_point": "f"}) is None
+
+
+def test_tests_that_come_to_no_check_are_no_pass(code_grader):
+    from sdpo.grading.code_tests import read_tests
+
+    tests = read_tests({"type": "assert", "code": "if False:\n    assert False"})
+    assert code_grader.grade_source("def f(): return 1", tests, LIMITS).status is GradeStatus.NO_TESTS
 
 
 SIDE = """
