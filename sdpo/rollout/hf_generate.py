@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError, problem
 from sdpo.rollout.engine import Generation, GenerationRequest
-from sdpo.rollout.kv_cache import roomy_cache
+from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
 from sdpo.rollout.noise import RequestStreams
 from sdpo.weights import shared_memory
 from sdpo.weights.in_process import load_into
@@ -116,10 +116,16 @@ class _Batch:
     mask: torch.Tensor
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Also used with repeated rows, to give every request of one prompt its own copy."""
+        """Drops the other rows, and the padding that only they needed. Also used with repeated rows, to give every
+        request of one prompt its own copy."""
         index = torch.tensor(rows, device=self.mask.device)
         self.cache.batch_select_indices(index)
         self.mask = self.mask[index]
+        padding = int(self.mask.argmax(dim=1).min())  # of the longest prompt that is left
+        if padding and all(isinstance(layer, RoomyLayer) for layer in self.cache.layers):
+            self.mask = self.mask[:, padding:]
+            for layer in self.cache.layers:
+                layer.drop_first(padding)
 
     def step(self, module: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         """Append one token per row, ids [R]; the logits after it, [R, V]."""

@@ -43,6 +43,10 @@ class RoomyLayer(DynamicLayer):
         super().batch_select_indices(indices)
         self._buffers = None  # of another number of rows
 
+    def drop_first(self, tokens: int) -> None:
+        self.keys, self.values = self.keys[..., tokens:, :], self.values[..., tokens:, :]
+        self._buffers = None
+
 
 def roomy_cache(config: PreTrainedConfig) -> DynamicCache:
     """The cache that the model wants; only layers that keep every token are exchanged."""

@@ -137,6 +137,23 @@ def test_a_closed_engine_refuses_work(llama):
         collect(engine, requests())
 
 
+def test_padding_leaves_with_the_long_prompt_that_needed_it(llama, monkeypatch):
+    lengths, real = [], torch.nn.functional.scaled_dot_product_attention
+
+    def record(query, key, *rest, **options):
+        lengths.append(key.shape[-2])
+        return real(query, key, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+    both = [
+        GenerationRequest("d", PROMPTS["d"], SamplingSpec(max_tokens=2, seed=1)),
+        GenerationRequest("c", PROMPTS["c"], SamplingSpec(max_tokens=8, seed=2)),
+    ]
+    together = collect(HfEngine(llama, (), 200), both)
+    assert lengths[0] == len(PROMPTS["d"]) and lengths[-1] == len(PROMPTS["c"]) + 7
+    assert together["c"].response_ids == collect(HfEngine(llama, (), 200), both[1:])["c"].response_ids
+
+
 def test_the_cache_with_room_holds_what_transformers_own_cache_holds(llama, monkeypatch):
     """Across a growth of the buffer and rows that leave early."""
     monkeypatch.setattr("sdpo.rollout.kv_cache.ROOM", 4)
