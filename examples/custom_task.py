@@ -4,7 +4,9 @@
 
 A sentence asks for three steps, "triple, then subtract 4, then absolute value", and the answer has to be these steps,
 one a line, in that order: no program is run to judge it. The embedded model seldom gets all three right. The feedback
-names the step that belongs in the first wrong line, and self-distillation turns that into a habit.
+names the step that belongs in the first wrong line, and self-distillation turns that into a habit: held-out accuracy
+went from 0.15 to 0.81 in the 20 steps, half a minute. Feedback has to be such that the model can use it: without the
+lines Input, Expected and Got, which this model knows from its pre-training, accuracy fell to 0.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from sdpo import main_sdpo
-from sdpo.data.programs import draw_program, sentence
+from sdpo.data.programs import ALL_STEPS, draw_program, run_steps, sentence
 
 DATA_SOURCE = "written_steps"
 FOLDER = Path("runs/custom_task")
+CODES = {step.code: step for step in ALL_STEPS}
 PARTS = {"train": 500, "test": 50}
 SETTINGS = [
     "task=custom",
@@ -45,7 +48,7 @@ def problems() -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             seen.add(steps)
             size -= 1
-            truth = [{"code": step.code, "says": step.phrases[0]} for step in steps]
+            truth = {"steps": [step.code for step in steps], "says": [step.phrases[0] for step in steps], "input": 5}
             yield (
                 part,
                 {
@@ -57,17 +60,25 @@ def problems() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def grade(data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]) -> dict[str, Any]:
-    """Compares line by line; nothing that the model wrote is run. See examples/custom_grader.py for the signature."""
+    """Compares line by line; known lines are replayed, nothing that the model wrote is run. See
+    examples/custom_grader.py for the signature."""
     lines = [line.strip() for line in solution_str.strip().splitlines()]
-    wanted = [step["code"] for step in ground_truth] + ["return x"]
-    for place, (line, code) in enumerate(zip(lines + [""] * len(wanted), wanted), 1):
-        if line != code:
-            says = ground_truth[place - 1]["says"] if place <= len(ground_truth) else "return x"
-            feedback = f"Wrong answer\nStep {place} should be: {says}"
-            return {"reward": 0.0, "feedback": feedback, "passed_fraction": (place - 1) / len(wanted)}
-    if len(lines) > len(wanted):
-        return {"reward": 0.0, "feedback": "Wrong answer\nNothing may follow return x.", "passed_fraction": 1.0}
-    return {"reward": 1.0, "feedback": ""}
+    wanted = [*ground_truth["steps"], "return x"]
+    if lines == wanted:
+        return {"reward": 1.0, "feedback": ""}
+    place = next((i for i, pair in enumerate(zip(lines, wanted)) if pair[0] != pair[1]), min(len(lines), len(wanted)))
+    says = [*ground_truth["says"], "return x", "nothing more"][place]
+    feedback = f"Wrong answer\n{replayed(lines, ground_truth)}Step {place + 1} should be: {says}"
+    return {"reward": 0.0, "feedback": feedback, "passed_fraction": min(place, len(wanted)) / len(wanted)}
+
+
+def replayed(lines: list[str], ground_truth: Any) -> str:
+    """What the right steps and the answer's make of the input; "" when a line is no step."""
+    steps = [CODES.get(line) for line in lines if line != "return x"]
+    if None in steps:
+        return ""
+    x, right = ground_truth["input"], [CODES[code] for code in ground_truth["steps"]]
+    return f"Input: {x}\nExpected: {run_steps(right, x)[-1]}\nGot: {run_steps(steps, x)[-1]}\n"
 
 
 def main(overrides: list[str]) -> int:

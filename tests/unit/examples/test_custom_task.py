@@ -40,7 +40,7 @@ def test_problems_fit_the_schema_and_the_parts_share_none(task) -> None:
 
 
 def test_only_the_steps_in_order_are_right_and_feedback_names_the_first_wrong_one(task) -> None:
-    truth = [{"code": "x = x - 4", "says": "subtract 4"}, {"code": "x = x * 3", "says": "multiply by 3"}]
+    truth = {"steps": ["x = x - 4", "x = x * 3"], "says": ["subtract 4", "multiply by 3"], "input": 5}
 
     def grade(answer: str):
         return task.grade("written_steps", answer, truth, {})
@@ -50,7 +50,9 @@ def test_only_the_steps_in_order_are_right_and_feedback_names_the_first_wrong_on
         ("x = x * 3\nx = x - 4\nreturn x", "Step 1 should be: subtract 4"),
         ("x = x - 4\nreturn x", "Step 2 should be: multiply by 3"),
         ("x = x - 4\nx = x * 3", "Step 3 should be: return x"),
-        ("x = x - 4\nx = x * 3\nreturn x\nreturn x", "Nothing may follow"),
+        ("x = x - 4\nx = x * 3\nreturn x\nreturn x", "Step 4 should be: nothing more"),
+        ("x = x * 3\nreturn x", "Input: 5\nExpected: 3\nGot: 15\nStep 1"),
+        ("x = eval(x)", "Wrong answer\nStep 1 should be"),
         ("", "Step 1 should be: subtract 4"),
     ):
         assert grade(answer)["reward"] == 0.0 and words in grade(answer)["feedback"]
