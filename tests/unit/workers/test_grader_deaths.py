@@ -83,6 +83,7 @@ def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_real_processes_that_a_reward_function_ends_are_given_up(tmp_path):
     """A function that ends its process on some answers, then on all."""
     from sdpo.workers.placement import start_ray
