@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,9 @@ import torch
 if TYPE_CHECKING:
     from sdpo.algorithms.scores import ResponseScores
 
-CHUNK_BYTES = {"cpu": 28 * 2**20, "cuda": 2**30}  # logits of student and teacher together
-FEWEST_TOKENS = 64  # a matrix product of fewer rows is bound by reading the head
+CHUNK_BYTES = {"cpu": 28 * 2**20, "cuda": 2**30}  # logits of all sides together
+FEWEST_TOKENS = 74  # a matrix product of fewer rows is bound by reading the head
+COPIED_ROWS = range(57, 73)  # products of so many rows make MKL keep a second copy of the result, and take longer
 BLOCK_ENTRIES = 2**18  # of a chunk, passed through the softmax at once on a CPU: what its caches hold
 WIDENED_ROWS = 4096  # of a half-precision head, widened at once where the hardware does not accumulate in float32
 
@@ -27,32 +29,37 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def token_chunks(tokens: int, vocab_size: int, like: torch.Tensor) -> list[slice]:
-    """Equal parts of the tokens, as many as the memory budget of `like`'s device asks for."""
-    per_token = 2 * vocab_size * wide(like.dtype).itemsize
-    budget = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES["cpu"])
-    return parts(tokens, max(FEWEST_TOKENS, budget // per_token))
+def token_chunks(tokens: int, vocab_size: int, like: torch.Tensor, sides: int = 2) -> list[slice]:
+    """Parts of the tokens, the first the largest, as many as the memory budget of `like`'s device asks for.
+
+    sides: tensors of logits that a chunk holds."""
+    per_token = sides * vocab_size * wide(like.dtype).itemsize
+    largest = max(FEWEST_TOKENS, CHUNK_BYTES.get(like.device.type, CHUNK_BYTES["cpu"]) // per_token)
+    chunks = parts(tokens, largest)
+    if len(chunks) > 1 and tokens // len(chunks) in COPIED_ROWS and like.device.type == "cpu":
+        return [slice(start, min(start + largest, tokens)) for start in range(0, tokens, largest)]
+    return chunks
 
 
 def row_blocks(chunk: torch.Tensor) -> list[slice]:
-    """Rows of a chunk [n, V] that stay in the caches together; a GPU takes the chunk as a whole."""
+    """Rows of a chunk [n, V] that stay in the caches together, equally many for every thread; a GPU takes all."""
     tokens, width = chunk.shape
     if chunk.device.type != "cpu":
         return [slice(0, tokens)]
     size, threads = BLOCK_ENTRIES // width, torch.get_num_threads()
-    return parts(tokens, max(1, size - size % threads if size > threads else size))  # equal work for every thread
+    size = max(1, size - size % threads if size > threads else size)
+    return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
 
 def parts(total: int, largest: int) -> list[slice]:
-    """[0, total) in as few equal parts as possible, none above `largest`.
+    """[0, total) in as few parts as possible, none above `largest`, the longer by one first.
 
     >>> parts(10, 4)
-    [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)]
+    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
     """
-    if not total:
-        return []
-    size = math.ceil(total / math.ceil(total / largest))
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+    count = math.ceil(total / largest)
+    bounds = [math.ceil(total * number / count) for number in range(count + 1)] if count else []
+    return [slice(*pair) for pair in pairwise(bounds)]
 
 
 def head_product(

@@ -82,7 +82,7 @@ class _Policy:
     def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """(tokens, their logits, room for the probabilities of a block); the next chunk takes the same memory."""
         width, hidden = self.scores.vocab_size, self.scores.hidden
-        chunks = token_chunks(self.ids.shape[0], width, hidden)
+        chunks = token_chunks(self.ids.shape[0], width, hidden, sides=1)
         if chunks:
             buffer = hidden.new_empty(chunks[0].stop, width, dtype=wide(hidden.dtype))
             spare = torch.empty_like(buffer[row_blocks(buffer)[0]])

@@ -263,6 +263,15 @@ def test_parts_cover_everything_once_in_nearly_equal_sizes(total, largest):
 def test_chunks_follow_the_memory_budget_down_to_a_floor():
     like = torch.zeros(0)
     assert head.token_chunks(10_000, 100, like) == [slice(0, 10_000)]
-    longest = head.token_chunks(10_000, 50_000, like)[0].stop
-    assert longest > head.FEWEST_TOKENS and longest * 50_000 * 4 * 2 <= head.CHUNK_BYTES["cpu"]
+    longest = head.token_chunks(10_000, 30_000, like)[0].stop
+    assert longest > head.FEWEST_TOKENS and longest * 30_000 * 4 * 2 <= head.CHUNK_BYTES["cpu"]
+    assert head.token_chunks(10_000, 30_000, like, sides=1)[0].stop > longest
     assert head.token_chunks(10_000, 500_000, like)[0].stop <= head.FEWEST_TOKENS
+
+
+def test_chunks_avoid_the_row_numbers_that_cost_a_copy():
+    like = torch.zeros(0)
+    for tokens in range(200, 3000, 7):
+        sizes = [chunk.stop - chunk.start for chunk in head.token_chunks(tokens, 49_152, like)]
+        assert sum(sizes) == tokens and sizes[0] == max(sizes) <= 74
+        assert not any(size in head.COPIED_ROWS for size in sizes[:-1]), tokens
