@@ -171,6 +171,7 @@ class Worker:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
         record = self._next()
+        print(f"{self.name:<8}{record['seconds']:7.2f} s{'' if keep else '  (warm-up, not counted)'}", flush=True)
         if keep:
             self.records.append(record)
 

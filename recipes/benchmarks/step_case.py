@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 PROMPTS = (
@@ -49,6 +50,7 @@ class PhaseClock:
         """Times every call of a method of one object from now on."""
         inner = getattr(owner, name)
 
+        @wraps(inner)
         def timed(*arguments: object, **options: object) -> object:
             with self(phase):
                 return inner(*arguments, **options)
