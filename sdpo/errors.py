@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # of an OSError: nothing can be written any more
+
 
 class SdpoError(Exception):
     """Base of every error that a user can cause or repair; `main` prints it as one line and exits with `exit_code`."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import os
-import signal
 import sys
 
 import sdpo
-from sdpo.errors import ConfigError, SdpoError
-from sdpo.interrupt import Terminated, raise_on_sigterm
+from sdpo import interrupt
+from sdpo.errors import DISK_ERRORS, ConfigError, SdpoError
 
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 DISK_EXIT_CODE = 8
 
 # Set where the user has not. They count only when set before torch, Ray and vLLM are imported.
@@ -43,14 +40,13 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
-        what = "terminated" if isinstance(stop, Terminated) else "interrupted"
-        print(f"{what}; the same command resumes from the newest checkpoint, if there is one", file=sys.stderr)
-        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)  # as shells report it
+        print(interrupt.message(stop), file=sys.stderr)
+        return interrupt.exit_code(stop)
     except OSError as error:
         if error.errno not in DISK_ERRORS or "--traceback" in argv:
             raise
         where = error.filename or "the run folder or /dev/shm"
-        print(f"error: {where}: {error.strerror}; make room, then the same command resumes", file=sys.stderr)
+        print(f"error: {where}: {error.strerror}; make room, then resume", file=sys.stderr)
         return DISK_EXIT_CODE
 
 
@@ -81,13 +77,14 @@ def _run(argv: list[str]) -> int:
 
     validate(config)
     check_templates(config.actor_rollout_ref.actor.self_distillation)
-    if run_folder.is_complete(config):
+    if config.trainer.total_training_steps and run_folder.is_complete(config, config.trainer.total_training_steps):
         return 0
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    interrupt.end_at_once_on_signals()
     from sdpo.training.run import train
 
-    raise_on_sigterm()
+    interrupt.raise_on_signals()
     return train(config)
 
 

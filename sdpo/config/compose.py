@@ -77,7 +77,7 @@ def from_yaml(path: str | Path) -> Config:
     """Reads what `to_yaml` wrote. Raises ConfigError when the file is missing or does not fit the schema."""
     try:
         plain = OmegaConf.load(path)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {_one_line(error)}") from error
     if not isinstance(plain, DictConfig):
         raise ConfigError(problem(str(path), type(plain).__name__, "a mapping of settings"))

@@ -177,7 +177,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; {} when the file is missing or broken."""
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError):
         return {}
     return state if isinstance(state, dict) else {}
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("sdpo.tracking")
 
 # Legal inside JSON strings, yet line breaks to many readers.
 _LINE_BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
@@ -87,7 +91,7 @@ def _decode(line: str) -> dict[str, Any] | None:
 
 
 def _rewrite(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary, damaged = path.with_name(f".{path.name}.tmp"), 0
     with (
         path.open(encoding="utf-8", errors="replace", newline="\n") as old,
         temporary.open("w", encoding="utf-8", newline="\n") as new,
@@ -96,6 +100,11 @@ def _rewrite(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
             record = _decode(line)
             if record is not None and keep(record):
                 new.write(line if line.endswith("\n") else line + "\n")
+            damaged += record is None and line.endswith("\n")  # a last line without an end was cut off by a crash
         new.flush()
         os.fsync(new.fileno())
+    if damaged:
+        copy = path.with_name(f"{path.name}.damaged")
+        shutil.copy2(path, copy)
+        log.warning("%s: %d lines cannot be read and are left out; the file as it was is %s", path, damaged, copy)
     os.replace(temporary, path)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from sdpo.config.schema import Config
 from sdpo.records import Group, Prompt, Reprompt, Sample
 from sdpo.tracking.console import RunConsole
-from sdpo.tracking.history import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, STATE_FILE, RunHistory
+from sdpo.tracking.history import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, STATE_FILE, RunHistory, read_json
 from sdpo.tracking.jsonl import JsonLines, plain_number, read_lines, write_atomically
 from sdpo.tracking.report import write_report
 from sdpo.tracking.trackers import LOST_IN_A_CRASH_S, RunIdentity, Trackers
@@ -66,7 +66,7 @@ class RunLog:
         self._console = console or RunConsole()
         self._trackers = Trackers(self._identity(), config.trainer.logger, asdict(config))
         for line in kept:
-            if line.get("time", 0.0) > kept[-1].get("time", 0.0) - LOST_IN_A_CRASH_S:
+            if _time_of(line) > _time_of(kept[-1]) - LOST_IN_A_CRASH_S:
                 self._trackers.log(line["step"], _metrics_of(line), again=True)
         for line in self._trackers.where():
             self.note(line)
@@ -160,7 +160,7 @@ class RunLog:
         for line in lines:
             values |= {name: value for name, value in _metrics_of(line).items() if value is not None}
         newest = lines[-1]["step"] if lines else 0
-        if lines and self._resume_step is not None and newest < self._resume_step:
+        if self._resume_step is not None and newest < self._resume_step:
             log.warning(
                 "%s ends at step %d but the run resumes from step %d: steps in between have no line",
                 self._metrics.path, newest, self._resume_step,
@@ -171,7 +171,7 @@ class RunLog:
         path = self.run_dir / STATE_FILE
         state: dict[str, Any] = {}
         if self._resume_step is not None and path.exists():
-            state = json.loads(path.read_text(encoding="utf-8"))
+            state = read_json(path)
         return {
             "run_id": uuid.uuid4().hex[:8],
             "started": time.time(),
@@ -209,6 +209,11 @@ class RunLog:
         if names and not self._warned_not_finite:
             self._warned_not_finite = True
             log.warning("step %d: not finite, written as null (said once per run): %s", step, ", ".join(names))
+
+
+def _time_of(line: dict[str, Any]) -> float:
+    time_of = line.get("time")
+    return time_of if isinstance(time_of, int | float) else 0.0
 
 
 def _metrics_of(line: dict[str, Any]) -> dict[str, Any]:

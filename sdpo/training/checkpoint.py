@@ -50,7 +50,10 @@ def save(
         full = root.is_dir() and shutil.disk_usage(root).free < FULL  # torch's own words for it do not say so
         reason = "No space left on device" if full else getattr(error, "strerror", None) or error
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final}: could not be written ({reason}); older ones are kept") from error
+        raise CheckpointError(f"checkpoint {final}: could not be written ({reason}); any older one is kept") from error
+    except KeyboardInterrupt:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     prune(root, keep)
     return final
 
@@ -63,9 +66,13 @@ def read_state(folder: Path) -> TrainerState:
             "name a complete step_N folder"
         )
     try:
-        return TrainerState(**json.loads((folder / STATE).read_text()))
+        state = TrainerState(**json.loads((folder / STATE).read_text()))
+        if not all(type(value) is int for value in asdict(state).values()):
+            raise ValueError("not whole numbers")
+        return state
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {folder}: {STATE} cannot be read ({error})") from error
+        fix = "delete the folder to resume from an older one"
+        raise CheckpointError(f"checkpoint {folder}: {STATE} cannot be read ({error}); {fix}") from error
 
 
 def complete(root: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
-from sdpo.errors import CheckpointError, ConfigError, problem
+from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
 from sdpo.grading.registry import describe_sandbox
 from sdpo.models.load import load_tokenizer, max_positions
 from sdpo.reprompt.builder import RepromptBuilder
@@ -33,6 +33,7 @@ def train(config: Config) -> int:
 def _train(config: Config, run_dir: Path) -> int:
     device = resolve_device(config.trainer.device)
     check_device(config, device)
+    run_folder.check_contents(config)
     resume = run_folder.find_resume(config)
     state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
     chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
@@ -41,7 +42,7 @@ def _train(config: Config, run_dir: Path) -> int:
     train_jobs, order, total_steps = load_training(config, chat, state.step)
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
     algorithm = build_algorithm(config, builder)
-    if run_folder.is_complete(config, state.step, total_steps):
+    if run_folder.is_complete(config, total_steps):
         return 0
     console = RunConsole()
     console.note(
@@ -60,12 +61,8 @@ def _train(config: Config, run_dir: Path) -> int:
     try:
         if resume:
             _load(workers, resume)
-        # Only now: a start that failed leaves the record of the earlier run as it was.
-        aside = run_folder.put_aside(run_dir, resume)
-        if aside:
-            console.note(f"what was in the run folder before is now in {aside}")
-        with RunLog(run_dir, config, state.step if resume else None, console) as log:
-            write_dropped(run_dir, train_jobs, val_jobs)
+        with _open_log(config, run_dir, resume, console) as log:
+            write_dropped(log.run_dir, train_jobs, val_jobs)
             if sandbox is not None:
                 log.describe("sandbox", sandbox.to_dict())
             TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
@@ -74,6 +71,24 @@ def _train(config: Config, run_dir: Path) -> int:
     finally:
         workers.close()
     return 0
+
+
+def _open_log(config: Config, run_dir: Path, resume: Path | None, console: RunConsole) -> RunLog:
+    """The log of the coming run. Only now, with the workers up, is an earlier one touched: a start that failed leaves
+    it as it was, and so does a run that only validates."""
+    try:
+        if config.trainer.val_only:
+            return RunLog(run_folder.numbered(run_dir / "validation"), config, None, console)
+        aside = run_folder.put_aside(run_dir, resume)
+        if aside:
+            console.note(f"what was in the run folder before is now in {aside}")
+        return RunLog(run_dir, config, checkpoint.read_state(resume).step if resume else None, console)
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
+        fix = f"{error.filename}: {error.strerror}"
+        text = problem("trainer.default_local_dir", str(run_dir), "a folder whose files can be written", fix)
+        raise ConfigError(text) from error
 
 
 def _load(workers: Workers, resume: Path) -> None:

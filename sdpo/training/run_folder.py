@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError, problem
 from sdpo.training import checkpoint
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, MODEL = "checkpoints", "model"
 LOCK = ".lock"
 # What a run leaves; anything else in the folder is the user's.
 LEFT_BY_A_RUN = (
@@ -29,7 +30,7 @@ LEFT_BY_A_RUN = (
     "run.json",
     "report.html",
     CHECKPOINTS,
-    "model",
+    MODEL,
     "tensorboard",
 )
 EARLIER = "earlier"  # earlier/1, earlier/2, ...: what was in the folder when a new run began in it
@@ -80,21 +81,19 @@ def find_resume(config: Config) -> Path | None:
     return checkpoint.latest(checkpoints_of(config))
 
 
-def is_complete(config: Config, step: int | None = None, total_steps: int | None = None) -> bool:
-    """Whether nothing is left to train; says so and what to do. `step` None: of the newest checkpoint; `total_steps`
-    None: as configured, and False when only the data can tell."""
-    total_steps = total_steps or config.trainer.total_training_steps
-    if config.trainer.val_only or total_steps is None:
+def is_complete(config: Config, total_steps: int) -> bool:
+    """Whether nothing is left to do; says so and how to go on. Raises CheckpointError when the settings do not fit the
+    newest checkpoint."""
+    resume = None if config.trainer.val_only else find_resume(config)
+    if resume is None:
         return False
-    if step is None:
-        resume = find_resume(config)
-        step = checkpoint.read_state(resume).step if resume else 0
-    if step < total_steps:
+    step, run_dir = checkpoint.read_state(resume).step, Path(config.trainer.default_local_dir)
+    if step < total_steps or (config.trainer.export_hf and not (run_dir / MODEL).is_dir()):
         return False
+    changes(config, resume)
     print(
-        f"{config.trainer.default_local_dir} is complete: step {step} of {total_steps}. To go on, raise "
-        "trainer.total_training_steps; to start over, set trainer.resume_mode=disable or another "
-        "trainer.experiment_name."
+        f"{run_dir} is complete: it is at step {step}, trainer.total_training_steps is {total_steps}. To go on, raise "
+        "that; to start over, set trainer.resume_mode=disable or another trainer.experiment_name."
     )
     return True
 
@@ -103,29 +102,59 @@ def way_out(folder: Path) -> str:
     """What to do about a checkpoint that cannot be used."""
     older = [path for path in checkpoint.complete(folder.parent) if path != folder]
     if older:
-        return f"delete it to resume from {older[-1].name}, or start over with trainer.resume_mode=disable"
+        return f"delete {folder} to resume from {older[-1].name}, or start over with trainer.resume_mode=disable"
     return "start over with trainer.resume_mode=disable"
+
+
+def check_contents(config: Config) -> None:
+    """Raises ConfigError when the coming run would move things that are not a run's, or that it needs itself."""
+    run_dir = Path(config.trainer.default_local_dir)
+    found = [name for name in LEFT_BY_A_RUN if (run_dir / name).exists()]
+    if found and not (run_dir / "run.json").is_file() and not checkpoint.complete(run_dir / CHECKPOINTS):
+        fix = f"{', '.join(found)} there are no run's: name another folder"
+        raise ConfigError(problem("trainer.default_local_dir", str(run_dir), "a new folder, or a run's", fix))
+    model = Path(config.actor_rollout_ref.model.path)
+    if not config.trainer.val_only and model.resolve().is_relative_to(run_dir.resolve()):
+        fix = "set another trainer.experiment_name"
+        raise ConfigError(problem("actor_rollout_ref.model.path", str(model), "a folder outside of the run's", fix))
 
 
 def put_aside(run_dir: Path, resume: Path | None) -> Path | None:
     """Moves what does not belong to the coming run to `earlier/N`; returns that folder, or None when nothing had to go.
 
-    A fresh run, or one that starts from another folder's checkpoint, keeps nothing; a run that goes back to an older
-    checkpoint of its own keeps all but the newer ones: a later resume would take those.
+    A fresh run, or one that starts from another folder's checkpoint, keeps nothing. A run that goes back to an older
+    checkpoint of its own moves the newer ones, which a later resume would take, and leaves a copy of the whole log.
     """
+    copies: list[Path] = []
     if resume is not None and resume.resolve().parent == (run_dir / CHECKPOINTS).resolve():
-        complete = checkpoint.complete(resume.parent)
-        going = [p for p in complete if checkpoint.number(p) > checkpoint.number(resume)]
+        step = checkpoint.read_state(resume).step
+        going = [p for p in checkpoint.complete(resume.parent) if checkpoint.number(p) > step]
+        if going:
+            copies = [p for name in LEFT_BY_A_RUN if (p := run_dir / name).is_file()]
+            going += [p for p in (run_dir / MODEL,) if p.exists()]
     else:
-        going = [path for name in LEFT_BY_A_RUN if (path := run_dir / name).exists()]
+        going = [p for name in LEFT_BY_A_RUN if (p := run_dir / name).exists()]
     if not going:
         return None
-    taken = [int(p.name) for p in (run_dir / EARLIER).glob("*") if p.name.isdecimal()]
-    target = run_dir / EARLIER / str(max(taken, default=0) + 1)
-    for path in going:
-        new = target / (path.name if path.parent == run_dir else f"{CHECKPOINTS}/{path.name}")
-        new.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, new)
+    try:
+        target = numbered(run_dir / EARLIER)
+        for path in copies:
+            shutil.copy2(path, target / path.name)
+        for path in going:
+            new = target / (f"{CHECKPOINTS}/{path.name}" if path.parent.name == CHECKPOINTS else path.name)
+            new.parent.mkdir(exist_ok=True)
+            os.replace(path, new)
+    except OSError as error:
+        text = problem("trainer.default_local_dir", str(run_dir), "a folder that can be written", error.strerror)
+        raise ConfigError(text) from error
+    return target
+
+
+def numbered(folder: Path) -> Path:
+    """Makes `folder/1`, or the next number."""
+    taken = [int(p.name) for p in folder.glob("*") if p.name.isdecimal()]
+    target = folder / str(max(taken, default=0) + 1)
+    target.mkdir(parents=True)
     return target
 
 
@@ -133,7 +162,7 @@ def changes(config: Config, resume: Path) -> list[str]:
     """`key: old -> new` of every setting that differs from those the checkpoint was written with and that matters to
     the training. Raises CheckpointError for one that its weights do not survive."""
     saved = resume / checkpoint.CONFIG
-    if not saved.is_file():
+    if not saved.is_file() or not saved.stat().st_size:
         return []
     from sdpo.config.compose import from_yaml
 

@@ -39,7 +39,7 @@ def load(actor: Actor, folder: str) -> None:
     Raises CheckpointError when the folder cannot be read or belongs to another model or algorithm.
     """
     try:
-        present = set(dcp.FileSystemReader(folder).read_metadata().state_dict_metadata)
+        present = _names(folder)
         state = _state(actor)
         rng_key = f"rng_{actor.rank}"
         if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
@@ -79,6 +79,14 @@ def _follow_settings(actor: Actor, saved: dict[str, Any]) -> None:
     for group in actor.optimizer.param_groups:
         group |= {"lr": rate, "initial_lr": optim.lr, "betas": tuple(optim.betas), "eps": optim.eps}
         group["weight_decay"] = optim.weight_decay
+
+
+def _names(folder: str) -> set[str]:
+    """What a checkpoint holds. Raises CheckpointError when its index is damaged."""
+    try:
+        return set(dcp.FileSystemReader(folder).read_metadata().state_dict_metadata)
+    except Exception as error:  # the index is a pickle: damaged, it raises whatever its bytes happen to say
+        raise CheckpointError(f"checkpoint {folder}: its index cannot be read ({first_line(error)})") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from verl.single_controller.ray import RayResourcePool
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
 from sdpo.errors import ClusterError, ConfigError, problem
-from sdpo.interrupt import raise_on_sigterm
+from sdpo.interrupt import raise_on_signals
 
 # Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
 WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -50,7 +50,7 @@ def start_ray(config: Config) -> None:
         where = os.environ.get("RAY_ADDRESS", "on this machine")
         reason = " ".join(str(error).split())
         raise ClusterError(f"Ray ({where}) did not start: {reason}; or run in one process: cluster=inline") from error
-    raise_on_sigterm()  # Ray has put its own handler there
+    raise_on_signals()  # Ray has put its own handler there
 
 
 def training_pool(config: Config, device: str) -> RayResourcePool:

@@ -105,7 +105,7 @@ class RayWorkers:
                 raise error.__cause__ from error
             raise ClusterError(
                 f"the {worker} process died ({_last_words(error)}); is there enough memory? Its output: "
-                "trainer.worker_logs=true, or /tmp/ray/session_latest/logs; the same command resumes"
+                "trainer.worker_logs=true, or /tmp/ray/session_latest/logs"
             ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def test_sigterm_ends_a_run_like_ctrl_c_and_a_second_run_waits_its_turn(tmp_path
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM
     (line,) = _own_lines(errors)
-    assert line.startswith("terminated; the same command resumes")
+    assert line.startswith("terminated; with trainer.resume_mode=auto")
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "interrupted"
     assert (tmp_path / "report.html").exists()
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -64,3 +65,14 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(tmp_path):
     left = done.stdout.split("report")[-1].split()
     assert [name for name in left if name.startswith(".tmp")] == []
     assert any(name.startswith("step_") for name in left)
+
+
+def test_a_run_that_ended_before_its_model_was_written_writes_it_when_repeated(tmp_path):
+    command = [*COMMAND, f"trainer.default_local_dir={tmp_path}", "trainer.total_training_steps=1"]
+    assert subprocess.run(command, capture_output=True, timeout=200).returncode == 0
+    model = tmp_path / "model" / "model.safetensors"
+    whole, steps = model.read_bytes(), (tmp_path / "metrics.jsonl").read_text()
+    shutil.rmtree(model.parent)
+    assert subprocess.run(command, capture_output=True, timeout=200).returncode == 0
+    assert model.read_bytes() == whole
+    assert (tmp_path / "metrics.jsonl").read_text() == steps

@@ -30,6 +30,7 @@ def train(monkeypatch):
             raise seen.outcome
         return seen.outcome
 
+    monkeypatch.setattr("sdpo.interrupt._install", lambda handler: None)  # pytest has its own
     monkeypatch.setitem(sys.modules, "sdpo.training.run", types.SimpleNamespace(train=run))
     for name in main_sdpo.ENVIRONMENT:
         monkeypatch.setenv(name, "0")
@@ -151,7 +152,7 @@ def test_traceback_shows_where_an_error_came_from(train):
 def test_ctrl_c_ends_neatly_and_says_how_to_go_on(train, capsys):
     train.outcome = KeyboardInterrupt()
     assert main_sdpo.main([]) == 130
-    assert "resumes" in capsys.readouterr().err
+    assert "goes on from the newest checkpoint" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(train, capsys):

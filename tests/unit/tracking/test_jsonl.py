@@ -93,3 +93,12 @@ def test_replacing_a_file_leaves_no_temporary_behind(tmp_path):
     write_atomically(tmp_path / "a.txt", "new")
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_lines_that_cannot_be_read_are_kept_in_a_copy_and_said(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n\x00garbage\n{"step": 2}\n{"step": 3, "cut o')
+    JsonLines(path, keep=lambda line: True).close()
+    assert [line["step"] for line in read_lines(path)] == [1, 2]
+    assert b"garbage" in (tmp_path / "metrics.jsonl.damaged").read_bytes()
+    assert "1 lines cannot be read" in caplog.text

@@ -184,3 +184,11 @@ def test_without_trackers_neither_torch_nor_verl_is_imported(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '"text"'])
+def test_a_damaged_run_json_does_not_keep_a_run_from_going_on(config, tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": null}\n{"step": 2, "time": "noon"}\n')
+    RunLog(tmp_path, config, 2, RunConsole(io.StringIO())).close()
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "finished"

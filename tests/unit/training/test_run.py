@@ -44,9 +44,10 @@ def test_a_named_checkpoint_must_be_complete(tmp_path):
 
 def test_a_finished_run_says_so_and_touches_nothing(tmp_path, capsys):
     _checkpoint(tmp_path, 40)
+    (tmp_path / "model").mkdir()
     before = {*tmp_path.rglob("*")}
     assert train(_config(f"trainer.default_local_dir={tmp_path}", "trainer.total_training_steps=40")) == 0
-    assert "complete: step 40 of 40" in capsys.readouterr().out
+    assert "complete: it is at step 40" in capsys.readouterr().out
     assert {*tmp_path.rglob("*")} - before <= {tmp_path / ".lock"}
 
 
@@ -86,8 +87,9 @@ def test_a_start_that_fails_leaves_the_record_of_the_earlier_run(tmp_path, monke
 
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     (tmp_path / "report.html").write_text("good")
+    (tmp_path / "run.json").write_text("{}")
     monkeypatch.setattr(run, "start_workers", no_workers)
     with pytest.raises(ConfigError, match="no workers"):
         train(_config(f"trainer.default_local_dir={tmp_path}"))
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "report.html"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "metrics.jsonl", "report.html", "run.json"]

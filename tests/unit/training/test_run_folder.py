@@ -27,6 +27,8 @@ def _checkpoint(run: Path, step: int, config_yaml: str = "") -> Path:
 
 def _old_run(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run / "run.json").write_text("{}")
+    (run / "model").mkdir(exist_ok=True)
     (run / "report.html").write_text("old")
     (run / "notes.txt").write_text("mine")
     _checkpoint(run, 5)
@@ -74,11 +76,46 @@ def test_after_disable_neither_resume_nor_pruning_sees_the_old_checkpoints(tmp_p
 
 
 def test_going_back_to_an_older_checkpoint_moves_the_newer_ones_away(tmp_path):
-    older, newer = _checkpoint(tmp_path, 9), _checkpoint(tmp_path, 10)
-    (tmp_path / "metrics.jsonl").touch()
+    older, newer = _checkpoint(tmp_path, 4), _checkpoint(tmp_path, 10)
+    _old_run(tmp_path)
     assert run_folder.put_aside(tmp_path, older) == tmp_path / "earlier" / "1"
-    assert older.is_dir() and not newer.exists() and (tmp_path / "metrics.jsonl").exists()
+    assert older.is_dir() and not newer.exists() and not (tmp_path / "model").exists()
     assert (tmp_path / "earlier/1/checkpoints/step_10" / checkpoint.MARKER).exists()
+    log, copy = tmp_path / "metrics.jsonl", tmp_path / "earlier/1/metrics.jsonl"
+    assert log.read_text() == copy.read_text() == '{"step": 1}\n'
+    _checkpoint(tmp_path, 5)
+    renamed = older.rename(older.with_name("best"))  # any name will do
+    assert run_folder.put_aside(tmp_path, renamed) == tmp_path / "earlier" / "2"
+
+
+def test_things_that_are_not_a_runs_are_never_moved(tmp_path):
+    (tmp_path / "model").mkdir()
+    config = _config(f"trainer.default_local_dir={tmp_path}")
+    with pytest.raises(ConfigError, match="model there are no run's"):
+        run_folder.check_contents(config)
+    (tmp_path / "run.json").write_text("{}")
+    run_folder.check_contents(config)
+    own = _config(f"trainer.default_local_dir={tmp_path}", f"actor_rollout_ref.model.path={tmp_path}/model")
+    with pytest.raises(ConfigError, match="outside of the run's"):
+        run_folder.check_contents(own)
+
+
+def test_a_run_without_its_model_is_not_complete(tmp_path, capsys):
+    _old_run(tmp_path)
+    config = _config(f"trainer.default_local_dir={tmp_path}")
+    assert run_folder.is_complete(config, 5) and not run_folder.is_complete(config, 6)
+    (tmp_path / "model").rmdir()
+    assert not run_folder.is_complete(config, 5)
+    config.trainer.export_hf = False
+    assert run_folder.is_complete(config, 5)
+    assert "at step 5, trainer.total_training_steps is 5" in capsys.readouterr().out
+
+
+def test_changed_settings_are_refused_before_a_run_is_called_complete(tmp_path):
+    _old_run(tmp_path)
+    _checkpoint(tmp_path, 6, to_yaml(_config()))
+    with pytest.raises(CheckpointError, match=r"model\.path"):
+        run_folder.is_complete(_config(f"trainer.default_local_dir={tmp_path}", "model=tiny_easy"), 6)
 
 
 def test_starting_from_another_runs_checkpoint_keeps_nothing_of_the_folder(tmp_path):
@@ -115,6 +152,11 @@ def test_a_checkpoint_of_other_settings_than_this_versions_is_said(tmp_path):
     resume = _checkpoint(tmp_path, 3, "trainer: {no_such_key: 1}")
     (told,) = run_folder.changes(_config(), resume)
     assert "no_such_key" in told and "not compared" in told
+    (resume / checkpoint.CONFIG).write_bytes(b"\xff\xfe\x00")
+    (told,) = run_folder.changes(_config(), resume)
+    assert "not compared" in told
+    (resume / checkpoint.CONFIG).write_bytes(b"")
+    assert run_folder.changes(_config(), resume) == []
 
 
 def test_a_damaged_checkpoint_has_a_way_out(tmp_path):

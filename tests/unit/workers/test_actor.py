@@ -197,6 +197,13 @@ def test_a_damaged_or_foreign_checkpoint_is_a_checkpoint_error(actor_config, tmp
     actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "sdpo"
     with pytest.raises(CheckpointError, match="teacher"):
         _actor(actor_config).load(str(tmp_path / "grpo"))
+    index = tmp_path / "grpo" / ".metadata"
+    whole = index.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"\0" * 100, b"cos\nsystem_that_is_not_there\n."):
+        index.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="index"):
+            _actor(actor_config).load(str(tmp_path / "grpo"))
+    index.write_bytes(whole)
     for shard in (tmp_path / "grpo").glob("*.distcp"):
         shard.write_bytes(b"")
     actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
