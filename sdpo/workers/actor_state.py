@@ -55,9 +55,7 @@ def load(actor: Actor, folder: str) -> None:
         with _quiet():
             dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(
-            f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}"
-        ) from error
+        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
     set_model_state_dict(actor.student, state["student"])
     if "teacher" in state:
         set_model_state_dict(actor.teacher.module, state["teacher"])

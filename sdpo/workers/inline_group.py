@@ -19,9 +19,7 @@ class InlineWorkers:
         self._weights_base = shared_memory.new_base()
         module = self.actor.student
         shares_module = config.actor_rollout_ref.rollout.name == "hf" and not isinstance(module, FSDPModule)
-        self.rollout = RolloutWorker(
-            config, device, ThreadGraderPool(config), module.lm if shares_module else None
-        )
+        self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), module.lm if shares_module else None)
         self._shares_module = shares_module
 
     @property

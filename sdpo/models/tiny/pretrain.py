@@ -160,10 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     record: dict[str, Any] = {
         "setting": options.setting,
         "seed": options.seed,
-        "phases": [
-            {"mix": dataclasses.asdict(mix), "phase": dataclasses.asdict(phase)}
-            for mix, phase in phases
-        ],
+        "phases": [{"mix": dataclasses.asdict(mix), "phase": dataclasses.asdict(phase)} for mix, phase in phases],
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
         "seconds": round(time.monotonic() - started),
