@@ -20,8 +20,9 @@ MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 
 
 @pytest.fixture
-def train(monkeypatch):
+def train(monkeypatch, tmp_path):
     """Stands in for the training run: notes the configuration, and returns or raises what it is told."""
+    monkeypatch.chdir(tmp_path)  # run folders are relative: nobody's own may be there
     seen = types.SimpleNamespace(config=None, outcome=0)
 
     def run(config):
