@@ -25,28 +25,29 @@ class FakeTracking:
     def __init__(self, project, name, backends, config):
         (self.name,) = backends
         self.logger = {}
-        FakeTracking.calls.append((self.name, "start", os.environ.get("WANDB_RUN_ID")))
+        self.calls.append((self.name, "start", os.environ.get("WANDB_RUN_ID")))
         self._do("start")
 
     def log(self, data, step, backend=None):
-        FakeTracking.calls.append((self.name, "log", step, data))
+        self.calls.append((self.name, "log", step, data))
         self._do("log")
 
     def finish(self, exit_code=0):
-        FakeTracking.calls.append((self.name, "finish", exit_code))
+        self.calls.append((self.name, "finish", exit_code))
         self._do("finish")
 
     def _do(self, what):
-        action = FakeTracking.behaviour.get((self.name, what))
+        action = self.behaviour.get((self.name, what))
         if action:
             action()
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    FakeTracking.behaviour, FakeTracking.calls = {}, []
-    monkeypatch.setitem(sys.modules, "verl.utils.tracking", SimpleNamespace(Tracking=FakeTracking))
-    return FakeTracking
+    """A class of the test's own: a thread that an earlier test left hanging goes on with that test's."""
+    own = type("OwnTracking", (FakeTracking,), {"behaviour": {}, "calls": []})
+    monkeypatch.setitem(sys.modules, "verl.utils.tracking", SimpleNamespace(Tracking=own))
+    return own
 
 
 def identity(tmp_path, resume_step=None) -> RunIdentity:
