@@ -37,7 +37,7 @@ class Once(Generic[Value]):
             return future.result()
         try:
             value = make()
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, those who wait for the same value must hear of it
             self._forget(key, future)
             future.set_exception(error)
             raise

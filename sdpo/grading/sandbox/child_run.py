@@ -99,7 +99,7 @@ class ChildRun:
                 theirs.append(os.dup(link.fileno()))
             self._watch(run_socket.fileno(), "run")
             server.submit(request, theirs)
-        except BaseException:
+        except BaseException:  # even Ctrl-C must not leave the descriptors open
             self.close()
             raise
         finally:

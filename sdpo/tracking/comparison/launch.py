@@ -81,7 +81,7 @@ def _run_batch(plan: Plan, runs: Iterable[tuple[Arm, str, int]]) -> list[Path]:
     with ThreadPoolExecutor(plan.jobs) as threads:
         try:
             return list(threads.map(lambda run: _run(plan, *run), runs))
-        except BaseException:
+        except BaseException:  # Ctrl-C above all: the other runs would go on
             plan.stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sdpo.grading.extract import extract_code, tagged
@@ -54,13 +52,20 @@ def test_a_program_that_does_not_parse_is_still_the_answer():
     assert extract_code("```python\nprint(\n```") == "print("
 
 
-def test_hostile_text_is_searched_quickly():
-    for response in ("```\n" * 5000, "```python\n" * 3000, "`" * 100_000, "```python\n" + "(" * 50_000 + "\n```"):
-        extract_code(response)
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```\n" * 5000, ""),
+        ("```python\n" * 3000, None),
+        ("`" * 100_000, None),
+        ("```python\n" + "(" * 50_000 + "\n```", "(" * 50_000),
+    ],
+    ids=["empty blocks", "fences that never close", "backticks", "brackets that never close"],
+)
+def test_hostile_text_has_the_program_that_its_fences_say(response, program):
+    assert extract_code(response) == program
 
 
-def test_unclosed_tags_are_searched_in_linear_time():
-    start = time.monotonic()
+def test_only_the_last_of_many_open_tags_is_closed():
     assert tagged("<answer>" * 100_000, "answer") == []
     assert tagged("<answer>" * 100_000 + "B</Answer>", "answer") == ["B"]
-    assert time.monotonic() - start < 5

