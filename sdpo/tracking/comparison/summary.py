@@ -95,8 +95,8 @@ def compare(
 ) -> Comparison:
     """A limit that `budget` leaves open is the most that every run has spent.
 
-    The learning rate of a label is the one with the best last accuracy in time on its first seed: a grid is run on that
-    seed alone. Standard errors are over seeds.
+    The learning rate of a label is the one with the most seeds, which is the one that the launcher went on with; among
+    equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds.
     """
     budget = Budget(
         min(c.points[-1].seconds for c in curves) if budget.seconds is None else budget.seconds,
@@ -107,11 +107,18 @@ def compare(
 
 
 def best_rate(curves: list[Curve], budget: Budget = UNLIMITED) -> tuple[float, dict[float, float]]:
-    """The learning rate with the best last accuracy in time on the first seed, and that accuracy for each rate."""
-    first = min(c.seed for c in curves)
+    """The learning rate with the most seeds, among equals the one with the best last accuracy in time on its first
+    seed; and that accuracy for each rate.
+
+    Seeds come first: an open budget is filled in once all runs are known, and could change the order of the accuracies
+    on which the launcher has chosen the rate of the other seeds.
+    """
     in_time = Budget(seconds=budget.seconds)
-    found = {c.learning_rate: c.last(in_time) for c in sorted(curves, key=lambda c: c.learning_rate) if c.seed == first}
-    return max(found, key=lambda rate: found[rate]), found
+    by_rate: dict[float, dict[int, Curve]] = {}
+    for curve in sorted(curves, key=lambda c: c.learning_rate):
+        by_rate.setdefault(curve.learning_rate, {})[curve.seed] = curve
+    found = {rate: seeds[min(seeds)].last(in_time) for rate, seeds in by_rate.items()}
+    return max(found, key=lambda rate: (len(by_rate[rate]), found[rate])), found
 
 
 def _labels(curves: list[Curve]) -> list[str]:

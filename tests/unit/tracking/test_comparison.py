@@ -13,7 +13,7 @@ import yaml
 from sdpo.cli.compare import main
 from sdpo.errors import DataError
 from sdpo.tracking.comparison.curves import Budget, Point, load_curve
-from sdpo.tracking.comparison.summary import compare, estimate
+from sdpo.tracking.comparison.summary import best_rate, compare, estimate
 
 MODES = {"SDPO": "sdpo", "GRPO": "vanilla"}
 
@@ -95,6 +95,19 @@ def test_the_best_rate_is_chosen_on_the_first_seed_and_times_are_medians_over_al
     half, high = sdpo.targets["0.5"], sdpo.targets["0.8"]
     assert (half.seconds, half.samples, half.seeds, high.seconds, high.seeds) == (10.0, 80, 3, 20.0, 2)
     assert (grpo.targets["0.5"].seconds, grpo.targets["0.5"].seeds) == (None, 1)  # one of two is not most
+
+
+def test_the_rate_that_was_run_on_every_seed_is_kept_when_a_shorter_run_closes_the_budget(tmp_path):
+    """The launcher compares whole runs, 0.9 against 0.3; within the 10 s of GRPO the order is the other way round."""
+    grid = [_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.2, 0.9]), _run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.6, 0.3])]
+    launched, _ = best_rate([load_curve(run) for run in grid])
+    assert launched == 1e-3
+    others = [_run(tmp_path, "SDPO", launched, seed, [0.1, 0.2, 0.9]) for seed in (1, 2)]
+    short = _run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2])
+    found = compare([load_curve(run) for run in [*grid, *others, short]])
+    assert found.budget.seconds == 10.0
+    assert (found.rows[0].learning_rate, found.rows[0].seeds) == (launched, [0, 1, 2])
+    assert found.rows[0].last_by_learning_rate == {"0.001": 0.2, "0.002": 0.6}
 
 
 def test_with_a_data_source_the_others_are_what_is_retained(tmp_path):
