@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpo.errors import DataError
-from sdpo.tracking.history import RunHistory
+from sdpo.tracking.history import CONFIG_FILE, RunHistory
 
 _BY_SOURCE = re.compile(r"^val/(.+)/avg@(\d+)$")
 PHASES = ("rollout", "update", "sync")  # of a training step; validation and checkpoints are not training
@@ -93,19 +93,24 @@ def load_curve(source: Path | str, data_source: str | None = None) -> Curve:
 def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
     """Accuracy is `val/avg@n`; with `data_source` that of this source alone, and the other sources are retention.
 
-    Raises DataError for a run without two validations.
+    Raises DataError for a run without two validations, or without a configuration.
     """
     name, others = _metrics(history, data_source)
     if name is None or len(history.series(name)) < 2:
         wanted = f" on {data_source}" if data_source else ""
         raise DataError(f"{history.run_dir}: no held-out accuracy{wanted} at two steps or more; nothing to compare")
     config = history.config
+    try:
+        rate, seed = float(config["actor_rollout_ref"]["actor"]["optim"]["lr"]), int(config["data"]["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        missing = f"no learning rate and seed in {CONFIG_FILE} (is the file there?); nothing to compare"
+        raise DataError(f"{history.run_dir}: {missing}") from error
     trained = [row for row in history.rows if row["step"] > 0]
     return Curve(
         run=history.run_dir.name,
         label=config.get("trainer", {}).get("group_name") or history.summary().algorithm,
-        learning_rate=float(config["actor_rollout_ref"]["actor"]["optim"]["lr"]),
-        seed=int(config["data"]["seed"]),
+        learning_rate=rate,
+        seed=seed,
         metric=name,
         points=list(_points(history, name)),
         retention={source: history.series(metric) for source, metric in others.items()},

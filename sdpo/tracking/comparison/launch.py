@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sdpo.errors import DataError, SdpoError
-from sdpo.tracking.comparison.curves import UNLIMITED, Budget, load_curve
+from sdpo.tracking.comparison.curves import UNLIMITED, Budget, curve_of, load_curve
 from sdpo.tracking.comparison.summary import best_rate
 from sdpo.tracking.history import METRICS_FILE, RunHistory
 
@@ -87,10 +87,15 @@ def _run_batch(plan: Plan, runs: Iterable[tuple[Arm, str, int]]) -> list[Path]:
             raise
 
 
-def _folder(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
+def _label(plan: Plan, arm: Arm) -> tuple[str, bool]:
+    """The arm's name among the runs, and whether it shares its root with another arm and therefore has a number."""
     alike = sum(other.root == arm.root for other in plan.arms) > 1
-    name = f"{arm.root}{plan.arms.index(arm) + 1 if alike else ''}"
-    return plan.out / "runs" / f"{name}{f'-lr{rate}' if rate else ''}-seed{seed}"
+    return f"{arm.root}{plan.arms.index(arm) + 1 if alike else ''}", alike
+
+
+def _folder(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
+    label, _ = _label(plan, arm)
+    return plan.out / "runs" / f"{label}{f'-lr{rate}' if rate else ''}-seed{seed}"
 
 
 def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
@@ -117,12 +122,12 @@ def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
 
 def command(plan: Plan, arm: Arm, rate: str, seed: int, folder: Path) -> list[str]:
     """The run's command line. What the user and the arm set comes last, except for seed, rate and folder."""
-    alike = sum(other.root == arm.root for other in plan.arms) > 1
+    label, alike = _label(plan, arm)
     return [
         sys.executable, "-m", "sdpo.main_sdpo", "--config-name", arm.root,
         "trainer.save_freq=0", "trainer.export_hf=false",
         *([f"trainer.total_training_steps={ENDLESS}"] if plan.budget != UNLIMITED else []),
-        *([f"trainer.group_name={folder.name.partition('-')[0]}"] if alike else []),
+        *([f"trainer.group_name={label}"] if alike else []),
         *plan.overrides, *arm.overrides,
         *([f"actor_rollout_ref.actor.optim.lr={rate}"] if rate else []),
         f"data.seed={seed}", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}",
@@ -160,11 +165,12 @@ def _end(process: subprocess.Popen) -> None:
 def _spent(folder: Path, plan: Plan) -> bool:
     if not (folder / METRICS_FILE).exists():
         return False
-    if RunHistory.load(folder).state.get("status") == "finished":
+    history = RunHistory.load(folder)
+    if history.state.get("status") == "finished":
         return True
     try:
-        points = load_curve(folder, plan.source).points
-    except (DataError, KeyError):
+        points = curve_of(history, plan.source).points
+    except DataError:
         return False  # not yet two validations
     return plan.budget != UNLIMITED and plan.budget.spent(points[-1])
 

@@ -151,6 +151,14 @@ def test_a_run_without_validations_is_one_line_of_error(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_run_without_its_configuration_is_one_line_of_error_that_names_it(tmp_path, capsys):
+    run = _run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2])
+    (run / "resolved_config.yaml").unlink()
+    assert main(["--from-runs", str(run), "--out", str(tmp_path / "out")]) == 3
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(run) in error and "resolved_config.yaml" in error
+
+
 def test_a_comparison_without_an_end_is_refused(tmp_path, capsys):
     assert main(["--out", str(tmp_path)]) == 2
     assert "--seconds" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from sdpo.errors import SdpoError
 from sdpo.tracking.comparison import launch
 from sdpo.tracking.comparison.curves import Budget, load_curve
 from sdpo.tracking.comparison.launch import Arm, Plan
+from sdpo.tracking.history import RunHistory
 
 # Stands in for a training run: a validation of one second of training and ten samples every 50 ms, until interrupted.
 RUN = """
@@ -67,18 +68,27 @@ def test_a_run_ends_at_the_first_validation_that_has_spent_the_budget(plan):
         assert end.samples >= 40 and end.seconds < 20
 
 
+def _terminate_when_there(metrics: Path) -> None:
+    for _ in range(3000):
+        if metrics.exists() and metrics.stat().st_size:
+            return os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.02)
+
+
 def test_an_interrupted_comparison_leaves_no_run_behind(plan, tmp_path):
     """Started as a shell starts a background job, SIGINT ignored, and ended by SIGTERM."""
     waiting = plan(Budget(seconds=1e9), seeds=(0,), overrides=("trainer.total_training_steps=100000",))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    metrics = tmp_path / "runs" / "sdpo-seed0" / "metrics.jsonl"
+    ended = threading.Thread(target=_terminate_when_there, args=(metrics,))
+    ended.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             launch.run_all(waiting)
     finally:
         signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    metrics = tmp_path / "runs" / "sdpo-seed0" / "metrics.jsonl"
+        ended.join()
     size = metrics.stat().st_size
     time.sleep(0.3)
     assert metrics.stat().st_size == size
@@ -105,6 +115,20 @@ def test_arms_of_one_root_are_told_apart(plan):
     assert arms[0] == Arm("sdpo", ("alpha=0", "x=1"))
     folders = launch.run_all(plan(Budget(), arms=arms, seeds=(0,), overrides=("trainer.total_training_steps=2",)))
     assert [load_curve(f).label for f in folders] == ["sdpo1", "sdpo2"]
+
+
+def test_arms_of_one_root_with_hyphens_in_its_name_are_told_apart(tmp_path):
+    plan = Plan((Arm("my-sdpo", ("x=1",)), Arm("my-sdpo")), (), (0,), (), Budget(seconds=1), tmp_path)
+    groups = [a for arm in plan.arms for a in launch.command(plan, arm, "", 0, Path("F")) if "group_name" in a]
+    assert groups == ["trainer.group_name=my-sdpo1", "trainer.group_name=my-sdpo2"]
+
+
+def test_a_look_at_a_running_run_reads_it_once(plan, tmp_path, monkeypatch):
+    (folder,) = launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,)))
+    read, load = [], RunHistory.load
+    monkeypatch.setattr(RunHistory, "load", lambda where: read.append(where) or load(where))
+    launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,)))
+    assert read == [folder]
 
 
 def test_a_run_that_fails_is_an_error_with_its_last_words(plan):
