@@ -7,6 +7,7 @@ it up. A folder that has spent its budget, or has finished, is not run again: a 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,16 +17,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
-from sdpo.errors import DataError, SdpoError
+from sdpo.errors import ConfigError, DataError, SdpoError
 from sdpo.tracking.comparison.curves import UNLIMITED, Budget, curve_of, load_curve
 from sdpo.tracking.comparison.summary import best_rate
 from sdpo.tracking.history import METRICS_FILE, RunHistory
+from sdpo.tracking.jsonl import write_atomically
 
 POLL_S = 0.5
 STOP_S = 60.0  # from the interrupt to the end of the process
 ENDLESS = 1_000_000  # steps, where the budget ends the run
+# What may differ between a run that is there and the one that is wanted: how long it goes on, and its own place.
+MAY_DIFFER = ("trainer.total_training_steps=", "trainer.total_epochs=", "trainer.default_local_dir=")
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,16 @@ class Plan:
 def run_all(plan: Plan) -> list[Path]:
     """Every rate on the first seed, then the best rate of each arm on the others. Returns the run folders.
 
-    Raises SdpoError with the end of the log of the first run that failed.
+    Raises SdpoError with the end of the log of the first run that failed, and ConfigError, before any is started, for
+    a folder with a run of other settings.
     """
     # A background job ignores SIGINT, and its children would as well; a killed launcher must not leave runs behind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     first, *others = plan.seeds
     rates = plan.rates or [""]
+    for arm, rate, seed in product(plan.arms, rates, plan.seeds):
+        _refuse_other_settings(plan, arm, rate, seed)
     folders = _run_batch(plan, [(arm, rate, first) for rate in rates for arm in plan.arms])
     best = dict.fromkeys(plan.arms, rates[0])
     if len(rates) > 1:
@@ -105,10 +113,10 @@ def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    words = command(plan, arm, rate, seed, folder)
+    write_atomically(_command_file(folder), json.dumps(words) + "\n")
     with (folder.parent / f"{folder.name}.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command(plan, arm, rate, seed, folder), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             stopped = _watch(process, folder, plan)
         finally:
@@ -132,6 +140,31 @@ def command(plan: Plan, arm: Arm, rate: str, seed: int, folder: Path) -> list[st
         *([f"actor_rollout_ref.actor.optim.lr={rate}"] if rate else []),
         f"data.seed={seed}", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}",
     ]  # fmt: skip
+
+
+def _refuse_other_settings(plan: Plan, arm: Arm, rate: str, seed: int) -> None:
+    """A folder's name says root, rate and seed only; what else is set would be compared as if it were the same."""
+    folder = _folder(plan, arm, rate, seed)
+    if not (folder / METRICS_FILE).exists():
+        return  # a run that failed before its first line may be tried again with other settings
+    there = _command_file(folder)
+    try:
+        old = json.loads(there.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        old = []
+    before, now = _settings(old), _settings(command(plan, arm, rate, seed, folder))
+    if before != now:
+        differ = " ".join(word for word in [*now, *before] if word not in now or word not in before) or "their order"
+        known = f"a run of other settings ({differ}; see {there})" if old else f"a run, and {there} does not say which"
+        raise ConfigError(f"{folder} holds {known}; give another --out")
+
+
+def _settings(words: Sequence[str]) -> list[str]:
+    return [word for word in words[1:] if not word.lstrip("+").startswith(MAY_DIFFER)]  # without the interpreter
+
+
+def _command_file(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.command.json"
 
 
 def _watch(process: subprocess.Popen, folder: Path, plan: Plan) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpo.errors import SdpoError
+from sdpo.errors import ConfigError, SdpoError
 from sdpo.tracking.comparison import launch
 from sdpo.tracking.comparison.curves import Budget, load_curve
 from sdpo.tracking.comparison.launch import Arm, Plan
@@ -108,6 +108,36 @@ def test_what_is_there_is_not_run_again(plan, tmp_path):
     finished = plan(Budget(), overrides=("trainer.total_training_steps=2",))
     first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)]
     assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)] == first
+
+
+def test_a_run_of_other_settings_is_not_taken_for_the_wanted_one(plan, tmp_path):
+    steps = "trainer.total_training_steps=2"
+    launch.run_all(plan(Budget(), overrides=(steps, "model=small")))
+    for changed in (
+        {"overrides": (steps, "model=large")},
+        {"overrides": (steps,)},
+        {"overrides": (steps, "model=small"), "arms": (Arm("baseline_grpo"), Arm("sdpo", ("alpha=0",)))},
+    ):
+        with pytest.raises(ConfigError, match="sdpo-seed0 holds a run of other settings .*give another --out"):
+            launch.run_all(plan(Budget(), **changed))
+    (tmp_path / "runs" / "sdpo-seed0.command.json").unlink()
+    with pytest.raises(ConfigError, match="does not say which; give another --out"):
+        launch.run_all(plan(Budget(), overrides=(steps, "model=small")))
+
+
+def test_a_comparison_may_be_given_a_longer_budget_and_another_spelling_of_its_folder(plan, tmp_path, monkeypatch):
+    short = plan(Budget(), overrides=("trainer.total_training_steps=2",))
+    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(short)]
+    monkeypatch.chdir(tmp_path)
+    again = plan(Budget(seconds=1), overrides=("trainer.total_training_steps=3",), out=Path("."))
+    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(again)] == first
+
+
+def test_a_run_that_failed_before_its_first_line_is_tried_again_with_other_settings(plan):
+    failing = plan(Budget(), overrides=("trainer.total_training_steps=2", "fail=1"))
+    with pytest.raises(SdpoError, match="no such luck"):
+        launch.run_all(failing)
+    assert launch.run_all(plan(Budget(), overrides=("trainer.total_training_steps=2",)))
 
 
 def test_arms_of_one_root_are_told_apart(plan):
