@@ -37,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from sdpo.config import compose
+    from sdpo.config.environment import ENVIRONMENT
     from sdpo.config.validate import validate
-    from sdpo.main_sdpo import ENVIRONMENT
     from sdpo.reprompt.templates import check_templates
 
     config = compose.compose(options.overrides, options.config_name, options.config_dir)

@@ -23,10 +23,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sdpo.config import fields, keys, tree
+from sdpo.config.files import BUILTIN_MODELS
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError, problem
 
-EMBEDDED = {"model": ("tiny_hard", "tiny_easy"), "task": ("programs_hard", "programs_easy")}
+EMBEDDED = {  # YAML choices that hold the settings of what is built in
+    "model": tuple(f"tiny_{path.rpartition('/')[2]}" for path in BUILTIN_MODELS),
+    "task": ("programs_hard", "programs_easy"),
+}
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 PATH_KEYS = ("actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path", "custom_reward_function.path")
 PATH_KEYS += ("trainer.default_local_dir", "trainer.resume_from_path")

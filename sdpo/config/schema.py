@@ -190,7 +190,7 @@ class GradingConfig:
     backend: str = "local"  # where model-written code runs: the sandbox of this machine, a SandboxFusion-compatible service, or Modal
     service_url: str | None = None  # address of that service, e.g. http://sandbox:8080
     sandbox_level: str = "L3"  # strongest isolation to try; a machine that cannot make it gets the next (docs/grading.md)
-    concurrency: int = 8  # programs at once per grader process
+    concurrency: int = 8  # programs at once per grader process (inline: as many as grading.workers)
     packages: list[str] = field(default_factory=lambda: ["numpy"])  # third-party packages that programs may import
     algebra_processes: int = 1  # processes per grader that compare mathematics
     workers: int = 2  # grader processes (Ray actors, or threads when inline)

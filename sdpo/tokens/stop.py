@@ -1,9 +1,8 @@
-"""Which token ids end a response, and where a response ends."""
+"""Which token ids end a response."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,3 @@ def stop_token_ids(folder: str | Path, tokenizer: Any) -> tuple[int, ...]:
             f"{folder}: no end-of-sequence id in tokenizer, generation_config.json or config.json; set one"
         )
     return tuple(dict.fromkeys(found))
-
-
-def cut_at_stop(ids: Sequence[int], stop_ids: Collection[int]) -> tuple[list[int], bool]:
-    """The response up to and including its first stop id (it is trained on), and whether it has one.
-
-    No stop id means that the length limit cut it: truncated. What follows a stop id is padding, whatever its id.
-
-    >>> cut_at_stop([5, 2, 2, 2], {2, 7}), cut_at_stop([5, 6, 8], {2, 7})
-    (([5, 2], True), ([5, 6, 8], False))
-    """
-    for position, token in enumerate(ids):
-        if token in stop_ids:
-            return list(ids[: position + 1]), True
-    return list(ids), False

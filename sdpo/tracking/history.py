@@ -17,6 +17,7 @@ from sdpo.tracking.jsonl import read_lines
 METRICS_FILE = "metrics.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 TOKENS_FILE = "tokens.jsonl"
+DROPPED_FILE = "dropped_rows.jsonl"
 CONFIG_FILE = "resolved_config.yaml"
 STATE_FILE = "run.json"
 REPORT_FILE = "report.html"

@@ -13,9 +13,9 @@ from sdpo.data.load import Selection, iter_prompts, select_prompts
 from sdpo.grading.registry import build_source_grader
 from sdpo.records import Prompt
 from sdpo.tokens.chat import ChatRenderer
+from sdpo.tracking.history import DROPPED_FILE
 from sdpo.workers.rollout import Job
 
-DROPPED_FILE = "dropped_rows.jsonl"
 logger = logging.getLogger(__name__)
 
 

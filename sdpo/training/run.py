@@ -67,7 +67,7 @@ def _train(config: Config, run_dir: Path) -> int:
                 log.describe("sandbox", sandbox.to_dict())
             TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
             if config.trainer.export_hf and not config.trainer.val_only:
-                workers.export(str(run_dir / "model"))
+                workers.export(str(run_dir / run_folder.MODEL))
     finally:
         workers.close()
     return 0

@@ -16,23 +16,24 @@ from typing import Any
 from sdpo.config import fields
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError, problem
+from sdpo.tracking.history import (
+    CONFIG_FILE,
+    DROPPED_FILE,
+    METRICS_FILE,
+    REPORT_FILE,
+    SAMPLES_FILE,
+    STATE_FILE,
+    TOKENS_FILE,
+)
 from sdpo.training import checkpoint
 
 CHECKPOINTS, MODEL = "checkpoints", "model"
 LOCK = ".lock"
 # What a run leaves; anything else in the folder is the user's.
 LEFT_BY_A_RUN = (
-    "metrics.jsonl",
-    "samples.jsonl",
-    "tokens.jsonl",
-    "dropped_rows.jsonl",
-    "resolved_config.yaml",
-    "run.json",
-    "report.html",
-    CHECKPOINTS,
-    MODEL,
+    METRICS_FILE, SAMPLES_FILE, TOKENS_FILE, DROPPED_FILE, CONFIG_FILE, STATE_FILE, REPORT_FILE, CHECKPOINTS, MODEL,
     "tensorboard",
-)
+)  # fmt: skip
 EARLIER = "earlier"  # earlier/1, earlier/2, ...: what was in the folder when a new run began in it
 _ACTOR = "actor_rollout_ref.actor"
 # A checkpoint's weights, moments and teacher mean something only with these.
@@ -110,11 +111,12 @@ def check_contents(config: Config) -> None:
     """Raises ConfigError when the coming run would move things that are not a run's, or that it needs itself."""
     run_dir = Path(config.trainer.default_local_dir)
     found = [name for name in LEFT_BY_A_RUN if (run_dir / name).exists()]
-    if found and not (run_dir / "run.json").is_file() and not checkpoint.complete(run_dir / CHECKPOINTS):
+    if found and not (run_dir / STATE_FILE).is_file() and not checkpoint.complete(run_dir / CHECKPOINTS):
         fix = f"{', '.join(found)} there are no run's: name another folder"
         raise ConfigError(problem("trainer.default_local_dir", str(run_dir), "a new folder, or a run's", fix))
     model = Path(config.actor_rollout_ref.model.path)
-    if not config.trainer.val_only and model.resolve().is_relative_to(run_dir.resolve()):
+    moved = [(run_dir / name).resolve() for name in found]
+    if not config.trainer.val_only and model.exists() and any(map(model.resolve().is_relative_to, moved)):
         fix = "set another trainer.experiment_name"
         raise ConfigError(problem("actor_rollout_ref.model.path", str(model), "a folder outside of the run's", fix))
 

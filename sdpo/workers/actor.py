@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -105,9 +105,11 @@ class Actor:
         if self.algorithm.needs_old_log_probs(len(shares) * epochs):
             old_log_probs = [self._log_probs(share) for share in shares]
         sums, skipped, before = [], 0, self.policy_version
-        for _ in range(epochs):
+        for epoch in range(epochs):
             for position, share in enumerate(shares):
                 known = old_log_probs[position] if old_log_probs else None
+                if epoch:  # the policy is no longer the one that sampled
+                    share = replace(share, traced=frozenset())
                 skipped += not self._optimizer_step(share, known, sums)
         metrics = pool(self._over_ranks(sums))
         metrics["actor/lr"] = self.scheduler.get_last_lr()[0]

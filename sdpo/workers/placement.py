@@ -9,18 +9,18 @@ import ray
 from verl.single_controller.ray import RayResourcePool
 
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
+from sdpo.config.environment import ENVIRONMENT
 from sdpo.config.schema import Config
 from sdpo.errors import ClusterError, ConfigError, problem
 from sdpo.interrupt import raise_on_signals
 
-# Threads of one process must sleep, not spin, while another one works: on few cores spinning starves it.
-WORKER_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
 
 
 def worker_env() -> dict[str, str]:
-    """Environment of every Ray worker."""
-    return WORKER_ENV | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+    """Environment of every Ray worker: the user's values where there are some."""
+    common = {key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()}
+    return common | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
 
 
 def start_ray(config: Config) -> None:

@@ -15,10 +15,8 @@ from sdpo.records import Group, StepReport, TrainBatch
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
 from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
-from sdpo.workers.ray_workers import ActorRayWorker, GraderProcess, RolloutRayWorker
+from sdpo.workers.ray_workers import ActorRayWorker, RolloutRayWorker, grader_processes
 from sdpo.workers.rollout import Job, SamplingPlan
-
-CONCURRENT_GRADES = 8  # per grader process: about what one sandbox server keeps busy
 
 
 class RayWorkers:
@@ -27,13 +25,7 @@ class RayWorkers:
         self.config = config
         self.policy_version = 0
         self._weights_base = shared_memory.new_base()
-        grader_class = ray.remote(max_concurrency=CONCURRENT_GRADES, max_restarts=-1, max_task_retries=1, num_cpus=1)(
-            GraderProcess
-        )
-        self._graders = [
-            grader_class.options(runtime_env={"env_vars": worker_env()}).remote(config)
-            for _ in range(config.grading.workers)
-        ]
+        self._graders = grader_processes(config, worker_env())
         pool = training_pool(config, device)
         self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_optimizer_steps)
         self._rollouts = _group(

@@ -20,7 +20,7 @@ from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
 from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
 
-GIVE_UP = 4  # deaths of grader processes without a grade in between
+GIVE_UP = 4  # responses in a row that ended every process they were given
 
 
 class ActorRayWorker(Worker):
@@ -87,10 +87,6 @@ class RolloutRayWorker(Worker):
     def load_weights(self, folder: str, version: int) -> None:
         self._rollout.load_weights(folder, version)
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def close(self) -> None:
-        self._rollout.close()
-
 
 class GraderProcess:
     """One grader with its own sandbox server. Ray restarts it when it dies and repeats once what it was doing."""
@@ -104,16 +100,25 @@ class GraderProcess:
     def metrics(self) -> dict[str, float]:
         return sandbox_faults(self._grader)
 
-    def close(self) -> None:
-        self._grader.close()
+
+def grader_processes(config: Config, env: dict[str, str]) -> list[ray.actor.ActorHandle]:
+    """`grading.workers` of them, with the environment `env`."""
+    kind = ray.remote(
+        max_concurrency=config.grading.concurrency,
+        max_restarts=-1,
+        max_task_retries=1,
+        num_cpus=1,
+        runtime_env={"env_vars": env},
+    )(GraderProcess)
+    return [kind.remote(config) for _ in range(config.grading.workers)]
 
 
 class RayGraderPool:
     """Hands responses to grader processes in turn.
 
-    A response whose process died is graded again, alone, up to `grading.retries` times, so that it cannot take others
-    along; then its status is infra_error. After `GIVE_UP` deaths in a row the processes are not started any more:
-    what ends them is in the grading itself, e.g. os._exit() in a reward function.
+    A response whose process died is graded again, up to `grading.retries` times; then its status is infra_error. After
+    `GIVE_UP` such responses in a row the processes are not started any more: what ends them is in the grading itself,
+    e.g. os._exit() in a reward function.
     """
 
     def __init__(self, graders: list[ray.actor.ActorHandle], config: Config, first: int = 0) -> None:
@@ -121,7 +126,7 @@ class RayGraderPool:
         self._retries = config.grading.retries
         self._what = grading_of(config)
         self._meter = GradingMeter()
-        self._deaths = 0
+        self._lost = 0  # responses in a row that ended every process they were given
         self._given_up = ""
 
     def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
@@ -149,20 +154,20 @@ class RayGraderPool:
             try:
                 grade = ray.get(verdict)
             except ray.exceptions.RayActorError:
-                self._count_death(arguments[0], alone=attempt > 0)
-                verdict = self._send(arguments) if attempt < self._retries and not self._given_up else verdict
+                verdict = self._send(arguments) if attempt < self._retries else None
             else:
-                self._deaths = 0
+                self._lost = 0
                 return grade
+        self._count_lost(arguments[0])
         source = arguments[0].data_source
         flag = self._given_up or f"the grader process died each time on data_source {source!r}, {self._what}"
         return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(flag,))
 
-    def _count_death(self, prompt: Prompt, alone: bool) -> None:
-        self._deaths += alone
-        if self._deaths >= GIVE_UP and not self._given_up:
+    def _count_lost(self, prompt: Prompt) -> None:
+        self._lost += 1
+        if self._lost >= GIVE_UP and not self._given_up:
             self._given_up = (
-                f"the grader process died {self._deaths} times in a row, last on data_source "
+                f"{self._lost} responses in a row ended the grader process each time, the last on data_source "
                 f"{prompt.data_source!r}, {self._what}: something there ends it, e.g. os._exit() or a crash"
             )
             for grader in self._graders:

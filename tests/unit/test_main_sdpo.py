@@ -14,6 +14,7 @@ import yaml
 
 from sdpo import errors, main_sdpo
 from sdpo.config import fields, help_text, tree
+from sdpo.config.environment import ENVIRONMENT
 
 HEAVY = ("torch", "ray", "transformers", "verl", "vllm", "numpy")
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
@@ -33,7 +34,7 @@ def train(monkeypatch, tmp_path):
 
     monkeypatch.setattr("sdpo.interrupt._install", lambda handler: None)  # pytest has its own
     monkeypatch.setitem(sys.modules, "sdpo.training.run", types.SimpleNamespace(train=run))
-    for name in main_sdpo.ENVIRONMENT:
+    for name in ENVIRONMENT:
         monkeypatch.setenv(name, "0")
     return seen
 

@@ -104,6 +104,14 @@ def test_another_model_path_drops_the_embedded_models_learning_rate_lengths_and_
     assert config.trainer.experiment_name == "sdpo-Qwen3-8B-programs_hard"
 
 
+@pytest.mark.parametrize("root_model", ["tiny_hard", "tiny_easy", "tiny_unseen"])
+def test_so_they_do_when_a_root_of_the_users_chose_any_of_the_embedded_models(tmp_path, root_model):
+    text = f"defaults:\n  - sdpo\n  - override model: {root_model}\n  - _self_\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    config = compose(["actor_rollout_ref.model.path=Qwen/Qwen3-8B"], "mine", str(tmp_path))
+    assert (config.data.max_response_length, config.trainer.total_training_steps) == (8192, None)
+
+
 def test_other_train_files_drop_the_embedded_task_with_its_validation_problems():
     data = compose(["data.train_files=mine.parquet"]).data
     assert (data.train_files, data.val_files) == (["mine.parquet"], [])

@@ -7,17 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from sdpo.errors import ModelError
-from sdpo.tokens.stop import cut_at_stop, stop_token_ids
+from sdpo.tokens.stop import stop_token_ids
 
 
 def write(folder: Path, name: str, content: dict) -> None:
     (folder / name).write_text(json.dumps(content), encoding="utf-8")
-
-
-def test_a_stop_on_either_end_id_is_not_truncated_and_the_first_end_id_is_trained() -> None:
-    cut = [cut_at_stop(ids, {2, 7}) for ids in ([5, 6, 7], [5, 2, 2, 2], [5, 6, 8])]
-    assert [not stopped for _, stopped in cut] == [False, False, True]
-    assert [len(ids) for ids, _ in cut] == [3, 2, 3]
 
 
 def test_end_ids_are_joined_from_tokenizer_and_both_configurations(tmp_path: Path) -> None:

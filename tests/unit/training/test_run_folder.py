@@ -100,6 +100,13 @@ def test_things_that_are_not_a_runs_are_never_moved(tmp_path):
         run_folder.check_contents(own)
 
 
+@pytest.mark.parametrize("model", ["builtin://tiny/hard", "gpt2", "base"])
+def test_the_current_folder_may_be_the_run_folder(tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()  # a model of the user's: never moved
+    run_folder.check_contents(_config("trainer.default_local_dir=.", f"actor_rollout_ref.model.path={model}"))
+
+
 def test_a_run_without_its_model_is_not_complete(tmp_path, capsys):
     _old_run(tmp_path)
     config = _config(f"trainer.default_local_dir={tmp_path}")

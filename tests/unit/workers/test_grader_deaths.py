@@ -71,13 +71,28 @@ def test_a_response_that_ends_every_process_is_a_failure_of_the_grader_and_the_o
     assert not any(process.killed for process in pool.processes)
 
 
+@pytest.mark.parametrize("retries", [0, 2, 4])
+def test_a_few_such_responses_side_by_side_take_nobody_along(pool, retries):
+    pool._retries = retries
+    found = grades(pool, ["a", *(f"poison {number}" for number in range(GIVE_UP - 1)), "b", "c"])
+    assert [grade.status for grade in found] == ["ok", *["infra_error"] * (GIVE_UP - 1), "ok", "ok"]
+    assert not any(process.killed for process in pool.processes)
+
+
+def test_without_retries_too_the_processes_are_given_up(pool):
+    pool._retries = 0
+    assert {grade.status for grade in grades(pool, [f"poison {n}" for n in range(20)])} == {GradeStatus.INFRA_ERROR}
+    assert len(pool.deaths) == GIVE_UP and all(process.killed for process in pool.processes)
+
+
 def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_is_one_line(pool):
     found = grades(pool, [f"poison {number}" for number in range(100)])
     assert {grade.status for grade in found} == {GradeStatus.INFRA_ERROR}
-    assert len(pool.deaths) <= 2 * GIVE_UP
+    assert len(pool.deaths) == GIVE_UP * (Config().grading.retries + 1)
     assert all(process.killed for process in pool.processes)
     (flag,) = found[-1].flags
-    assert flag.startswith(f"the grader process died {GIVE_UP} times in a row, last on data_source 'exact', custom_")
+    assert flag.startswith(f"{GIVE_UP} responses in a row ended the grader process each time, the last on data_source")
+    assert "'exact', custom_reward_function score of reward.py" in flag
     assert "\n" not in flag
     assert grades(pool, ["a"])[0].status is GradeStatus.INFRA_ERROR
 
@@ -87,7 +102,7 @@ def test_after_a_few_deaths_in_a_row_no_process_is_started_again_and_the_reason_
 def test_real_processes_that_a_reward_function_ends_are_given_up(tmp_path):
     """A function that ends its process on some answers, then on all."""
     from sdpo.workers.placement import start_ray
-    from sdpo.workers.ray_workers import GraderProcess
+    from sdpo.workers.ray_workers import grader_processes
 
     (tmp_path / "reward.py").write_text(
         "import os\n\ndef score(data_source, solution_str, ground_truth, extra_info):\n"
@@ -97,14 +112,13 @@ def test_real_processes_that_a_reward_function_ends_are_given_up(tmp_path):
     config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "reward.py"), "score"
     start_ray(config)
     try:
-        kind = ray.remote(max_concurrency=8, max_restarts=-1, max_task_retries=1, num_cpus=1)(GraderProcess)
-        pool = RayGraderPool([kind.remote(config) for _ in range(2)], config)
+        pool = RayGraderPool(grader_processes(config, {}), config)
         found = grades(pool, ["a", "b", "poison", "c", "d"])
         assert [grade.status for grade in found] == ["ok", "ok", "infra_error", "ok", "ok"]
         assert "died each time" in found[2].flags[0]
         found = grades(pool, [f"poison {number}" for number in range(30)])
         assert {grade.status for grade in found} == {GradeStatus.INFRA_ERROR}
-        assert f"died {GIVE_UP} times in a row" in found[-1].flags[0]
+        assert found[-1].flags[0].startswith(f"{GIVE_UP} responses in a row")
         assert "custom_reward_function score" in found[-1].flags[0]
     finally:
         ray.shutdown()

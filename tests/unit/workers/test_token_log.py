@@ -79,6 +79,15 @@ def test_the_lines_of_an_update_carry_the_version_that_sampled_and_a_new_run_sta
     assert {line["policy_version"] for line in _lines(tmp_path)} == {0}
 
 
+def test_a_second_pass_over_the_batch_writes_no_second_lines(actor_config, mini_batch, tmp_path):
+    actor_config.trainer.default_local_dir = str(tmp_path)
+    actor_config.actor_rollout_ref.actor.ppo_epochs = 2
+    _update(actor_config, mini_batch)
+    lines = _lines(tmp_path)
+    assert {line["policy_version"] for line in lines} == {0}
+    assert len({(line["uid"], line["index"]) for line in lines}) == len(lines) > 0
+
+
 def test_without_a_teacher_or_with_no_samples_wanted_nothing_is_written(actor_config, mini_batch, tmp_path):
     actor_config.trainer.default_local_dir = str(tmp_path)
     actor_config.trainer.log_samples = 0

@@ -1,0 +1,12 @@
+"""Environment variables that every process of a run has. Standard library only."""
+
+from __future__ import annotations
+
+# Set where the user has not. They count only when set before torch, Ray and vLLM are imported.
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",  # trainer and engine take turns on the cores: waiting threads must sleep
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
