@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpo.errors import SdpoError
+from sdpo.errors import ConfigError, SdpoError
 
 if TYPE_CHECKING:
     from sdpo.screening.measure import Screening
@@ -51,6 +51,8 @@ def _run(options: argparse.Namespace) -> int:
     from sdpo.screening.measure import screen
     from sdpo.screening.verdict import judge
 
+    if options.json:
+        _make_folder(options.json)
     started = time.monotonic()
     found = screen(
         config,
@@ -67,17 +69,30 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _make_folder(path: Path) -> None:
+    """Before the measurement, which takes minutes. Raises ConfigError for a file that cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--json {path}: {error.strerror}") from error
+
+
 def report(found: Screening, verdict: Verdict) -> str:
     lines = [
         f"student       {found.student}   ({found.problems} problems, {found.answers} answers)",
         f"groups        {found.solved_group_frac:.0%} with a success, {found.mixed_group_frac:.0%} mixed",
         f"answers       {found.truncated_frac:.0%} cut, {found.ungraded_frac:.0%} not graded",
         "",
-        f"{'teacher sees':<14}{'answers with it':>16}{'student there':>17}{'teacher':>17}{'gap over all':>18}",
+        f"{'teacher sees':<14}{'answers with it':>16}{'student there':>17}{'teacher':>17}{'gap over all':>18}"
+        f"{'cut':>6}{'not graded':>12}",
     ]
     for context in found.contexts:
         student, teacher = (str(rate) if rate else "–" for rate in (context.student, context.teacher))
-        lines.append(f"{context.name:<14}{context.coverage:>16.0%}{student:>17}{teacher:>17}{str(context.gap):>18}")
+        lines.append(
+            f"{context.name:<14}{context.coverage:>16.0%}{student:>17}{teacher:>17}{str(context.gap):>18}"
+            f"{context.truncated_frac:>6.0%}{context.ungraded_frac:>12.0%}"
+        )
     word = {True: "SDPO should help", False: "SDPO will not help", None: "no verdict"}[verdict.helps]
     gain = f": expected gain {verdict.gain[0]:+.2f} to {verdict.gain[1]:+.2f} in accuracy" if verdict.gain else ""
     return "\n".join([*lines, "", word + gain, *(f"- {reason}" for reason in verdict.reasons)])

@@ -19,9 +19,9 @@ from sdpo.records import GradeStatus, Group, Reprompt, Sample
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.reprompt.demonstrations import is_success
 from sdpo.tokens.chat import ChatRenderer
-from sdpo.training.run import load_jobs, resolve_device
+from sdpo.training.run import check_context, load_jobs, resolve_device
 from sdpo.workers.grader import ThreadGraderPool
-from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+from sdpo.workers.rollout import Job, RolloutWorker, training_plan
 
 NO_DEMONSTRATION = math.inf  # a reward that no response reaches
 TEACHER_STEP = 1  # the teacher's answers get other seeds than the student's
@@ -52,6 +52,8 @@ class Context:
     teacher: Rate | None
     gap: Rate
     prompt_tokens: float | None  # mean length of the teacher's prompt
+    truncated_frac: float = 0.0  # of the teacher's answers
+    ungraded_frac: float = 0.0  # likewise; they are in the coverage, not in the accuracies and the gap
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def screen(
 ) -> Screening:
     """Draws `rollout.n` answers to each of `problems` problems, and under every context one teacher's answer for each
     of the first `per_problem` answers of a problem. Raises SdpoError as a run would."""
+    config = with_room_for_teacher(config)
+    check_context(config)
     chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
     jobs = load_jobs(config, chat, part)
     chosen = random.Random(config.data.seed).sample(range(len(jobs)), min(problems, len(jobs)))
@@ -99,7 +103,7 @@ def screen(
     worker = RolloutWorker(config, resolve_device(config.trainer.device), ThreadGraderPool(config))
     try:
         say(f"student: {len(chosen)} problems, {n} answers each")
-        groups = worker.generate([jobs[i] for i in sorted(chosen)], sampling_plan(config, n, 0))
+        groups = worker.generate([jobs[i] for i in sorted(chosen)], replace(training_plan(config, 0), log_probs=False))
         teacher = _Teacher(config, worker, groups, per_problem)
         contexts = []
         for name, shown in contexts_of(settings).items():
@@ -113,22 +117,28 @@ def screen(
 @dataclass(frozen=True)
 class Row:
     """One graded answer of the student. `teacher`: whether the teacher's was right; None: no such context, or it could
-    not be graded."""
+    not be graded (`ungraded`)."""
 
     uid: str
     student: float  # accuracy of the other answers to this problem
     teacher: bool | None
     prompt_tokens: int = 0  # of the teacher's prompt
+    truncated: bool = False  # the teacher's answer
+    ungraded: bool = False
+
+    @property
+    def shown(self) -> bool:
+        return self.teacher is not None or self.ungraded
 
 
 class _Teacher:
     """Answers reprompts, each one once: contexts overlap."""
 
     def __init__(self, config: Config, worker: RolloutWorker, groups: list[Group], per_problem: int) -> None:
-        self._plan, self._worker = sampling_plan(config, 1, TEACHER_STEP), worker
+        self._plan, self._worker = replace(training_plan(config, TEACHER_STEP), n=1, log_probs=False), worker
         self._groups, self._per_problem = groups, per_problem
         self._threshold = config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
-        self._right: dict[tuple[str, int, tuple[int, ...]], bool | None] = {}
+        self._answers: dict[tuple[str, int, tuple[int, ...]], Sample] = {}
 
     def rows(self, builder: RepromptBuilder) -> list[Row]:
         shown: list[tuple[Group, Sample, Reprompt | None]] = []
@@ -138,48 +148,57 @@ class _Teacher:
         self._answer(shown)
         rows = []
         for group, sample, reprompt in shown:
-            if sample.grade is not None and sample.grade.graded:
-                right = None if reprompt is None else self._right[_key(sample, reprompt)]
-                tokens = 0 if reprompt is None else len(reprompt.prompt_ids)
-                rows.append(Row(sample.prompt_uid, others_rate(group, sample, self._threshold), right, tokens))
+            if not _graded(sample):
+                continue
+            row = Row(sample.prompt_uid, others_rate(group, sample, self._threshold), None)
+            rows.append(row if reprompt is None else self._taught(row, sample, reprompt))
         return rows
+
+    def _taught(self, row: Row, sample: Sample, reprompt: Reprompt) -> Row:
+        answer = self._answers[_key(sample, reprompt)]
+        graded = _graded(answer)
+        right = is_success(answer, self._threshold) if graded else None
+        tokens = len(reprompt.prompt_ids)
+        return replace(row, teacher=right, prompt_tokens=tokens, truncated=answer.truncated, ungraded=not graded)
 
     def _answer(self, shown: list[tuple[Group, Sample, Reprompt | None]]) -> None:
         jobs = {
             key: Job(replace(group.prompt, uid=f"{sample.prompt_uid}/{sample.index}"), reprompt.prompt_ids)
             for group, sample, reprompt in shown
-            if reprompt is not None and (key := _key(sample, reprompt)) not in self._right
+            if reprompt is not None and (key := _key(sample, reprompt)) not in self._answers
         }
         for key, group in zip(jobs, self._worker.generate(list(jobs.values()), self._plan), strict=True):
-            grade = group.samples[0].grade
-            graded = grade is not None and grade.graded
-            self._right[key] = is_success(group.samples[0], self._threshold) if graded else None
+            self._answers[key] = group.samples[0]
 
 
 def context_of(name: str, rows: Sequence[Row]) -> Context:
+    shown = [row for row in rows if row.shown]
     covered = [row for row in rows if row.teacher is not None]
-    gaps = [(row.uid, 0.0 if row.teacher is None else row.teacher - row.student) for row in rows]
+    # A teacher's answer that nobody could grade is no gain and no loss: it is not known.
+    gaps = [(r.uid, 0.0 if r.teacher is None else r.teacher - r.student) for r in rows if not r.ungraded]
     return Context(
         name=name,
-        coverage=len(covered) / len(rows) if rows else 0.0,
+        coverage=len(shown) / len(rows) if rows else 0.0,
         student=by_problem([(row.uid, row.student) for row in covered]) if covered else None,
         teacher=by_problem([(row.uid, float(row.teacher)) for row in covered]) if covered else None,
         gap=by_problem(gaps) if gaps else Rate(0.0, 0.0),
-        prompt_tokens=mean(row.prompt_tokens for row in covered) if covered else None,
+        prompt_tokens=mean(row.prompt_tokens for row in shown) if shown else None,
+        truncated_frac=mean(row.truncated for row in shown) if shown else 0.0,
+        ungraded_frac=mean(row.ungraded for row in shown) if shown else 0.0,
     )
 
 
 def others_rate(group: Group, sample: Sample, threshold: float) -> float:
     """Accuracy of the group without `sample`: what another draw would reach. Of itself when it is the only one."""
-    others = [s for s in group.samples if s is not sample and s.grade is not None and s.grade.graded]
+    others = [s for s in group.samples if s is not sample and _graded(s)]
     return mean(float(is_success(s, threshold)) for s in others or [sample])
 
 
 def summarize(groups: list[Group], contexts: list[Context], threshold: float) -> Screening:
     samples = [sample for group in groups for sample in group.samples]
-    graded = [s for s in samples if s.grade is not None and s.grade.graded]
+    graded = [s for s in samples if _graded(s)]
     counts = [sum(is_success(s, threshold) for s in group.samples) for group in groups]
-    whole = [sum(s.grade is not None and s.grade.graded for s in group.samples) for group in groups]
+    whole = [sum(map(_graded, group.samples)) for group in groups]
     failed = sum(s.grade is not None and s.grade.status is GradeStatus.INFRA_ERROR for s in samples)
     return Screening(
         problems=len(groups),
@@ -206,19 +225,18 @@ def by_problem(values: Sequence[tuple[str, float]]) -> Rate:
     return Rate(centre, stdev(parts) * scale if len(parts) > 1 else 0.0)
 
 
-def sampling_plan(config: Config, n: int, step: int) -> SamplingPlan:
-    """As in training; `step` sets the seeds apart."""
-    rollout = config.actor_rollout_ref.rollout
-    return SamplingPlan(
-        n=n,
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        max_tokens=config.data.max_response_length,
-        seed=config.data.seed,
-        step=step,
-        log_probs=False,
-    )
+def with_room_for_teacher(config: Config) -> Config:
+    """A copy whose engine takes the teacher's prompts, too, and leaves them a whole response; in training the teacher
+    only scores, and the engine is made for the student's prompts."""
+    changed = copy.deepcopy(config)
+    data, rollout = changed.data, changed.actor_rollout_ref.rollout
+    longest = max(data.max_prompt_length, changed.actor_rollout_ref.actor.self_distillation.max_reprompt_len)
+    rollout.max_model_len = max(rollout.max_model_len or 0, longest + data.max_response_length)
+    return changed
+
+
+def _graded(sample: Sample) -> bool:
+    return sample.grade is not None and sample.grade.graded
 
 
 def _key(sample: Sample, reprompt: Reprompt) -> tuple[str, int, tuple[int, ...]]:

@@ -31,10 +31,10 @@ class Verdict:
 
 
 def judge(screening: Screening, settings: SelfDistillationConfig) -> Verdict:
-    broken = _broken(screening)
+    context = next(c for c in screening.contexts if c.name == "as configured")
+    broken = _broken(screening, context)
     if broken:
         return Verdict(None, None, broken)
-    context = next(c for c in screening.contexts if c.name == "as configured")
     gain = expected_gain(context, screening.student.value)
     low, high = (context.gap.value + sign * SURE * context.gap.error for sign in (-1, 1))
     if screening.student.value >= NO_ROOM:
@@ -59,7 +59,7 @@ def expected_gain(context: Context, student: float) -> tuple[float, float]:
     return low, high
 
 
-def _broken(screening: Screening) -> list[str]:
+def _broken(screening: Screening, context: Context) -> list[str]:
     """Why the accuracies say nothing."""
     reasons = []
     if screening.infra_error_frac > LOST:
@@ -72,6 +72,11 @@ def _broken(screening: Screening) -> list[str]:
         reasons.append(
             f"{screening.truncated_frac:.0%} of the answers are cut at the length limit: raise data.max_response_length"
         )
+    if context.ungraded_frac > LOST:
+        reasons.append(f"{context.ungraded_frac:.0%} of the teacher's answers could not be graded")
+    if context.truncated_frac > CUT:
+        cut = f"{context.truncated_frac:.0%} of the teacher's answers are cut at the length limit"
+        reasons.append(f"{cut}: raise data.max_response_length")
     return reasons
 
 

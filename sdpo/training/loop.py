@@ -19,7 +19,7 @@ from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
 from sdpo.training.run_folder import checkpoints_of
 from sdpo.workers.group import Workers
-from sdpo.workers.rollout import Job, SamplingPlan
+from sdpo.workers.rollout import Job, training_plan
 
 
 class TrainingLoop:
@@ -62,7 +62,7 @@ class TrainingLoop:
     def _train_step(self, step: int) -> None:
         with self.timer("rollout"):
             jobs = [self.train_jobs[i] for i in self.order.batch(step)]
-            groups = self.workers.generate(jobs, self._sampling_plan(step))
+            groups = self.workers.generate(jobs, training_plan(self.config, step))
         batch = self.algorithm.build_batch(groups, step)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
@@ -96,20 +96,6 @@ class TrainingLoop:
     @property
     def _threshold(self) -> float:
         return self.config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
-
-    def _sampling_plan(self, step: int) -> SamplingPlan:
-        rollout = self.config.actor_rollout_ref.rollout
-        return SamplingPlan(
-            n=rollout.n,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_tokens=self.config.data.max_response_length,
-            seed=self.config.data.seed,
-            step=step,
-            log_probs=rollout.calculate_log_probs,
-            ignore_eos=rollout.ignore_eos,
-        )
 
     def _validate(self, phase: str) -> dict[str, float]:
         if not self.val_jobs:

@@ -30,6 +30,21 @@ class SamplingPlan:
     ignore_eos: bool = False
 
 
+def training_plan(config: Config, step: int) -> SamplingPlan:
+    rollout = config.actor_rollout_ref.rollout
+    return SamplingPlan(
+        n=rollout.n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_tokens=config.data.max_response_length,
+        seed=config.data.seed,
+        step=step,
+        log_probs=rollout.calculate_log_probs,
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
 @dataclass(frozen=True)
 class Job:
     """One prompt, rendered."""

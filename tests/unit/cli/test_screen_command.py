@@ -12,7 +12,7 @@ SMALL = ["cluster=inline", "actor_rollout_ref.rollout.name=hf", "actor_rollout_r
 
 
 def test_the_teacher_of_the_built_in_model_is_far_above_the_student(tmp_path, capsys):
-    out = tmp_path / "screen.json"
+    out = tmp_path / "new" / "screen.json"
     assert main([*SMALL, "--problems", "12", "--per-problem", "1", "--json", str(out)]) == 0
     text = capsys.readouterr().out
     assert "SDPO should help: expected gain +" in text
@@ -25,6 +25,16 @@ def test_the_teacher_of_the_built_in_model_is_far_above_the_student(tmp_path, ca
         True,
     )
     assert found["verdict"]["helps"] is True and found["verdict"]["gain"][0] > 0.2
+
+
+@pytest.mark.parametrize("name", ["file/screen.json", "folder"])
+def test_a_file_that_cannot_be_written_is_told_before_the_measurement(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sdpo.screening.measure.screen", lambda *given: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    assert main([*SMALL, "--json", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --json ") and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ import pytest
 from sdpo.config.compose import compose
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
 from sdpo.screening import measure
-from sdpo.screening.measure import Row, by_problem, context_of, contexts_of, others_rate, summarize
+from sdpo.screening.measure import (
+    Row,
+    by_problem,
+    context_of,
+    contexts_of,
+    others_rate,
+    summarize,
+    with_room_for_teacher,
+)
 
 
 def _group(uid: str, rewards: list[float | None], feedback: str = "") -> Group:
@@ -45,6 +53,23 @@ def test_answers_without_the_context_count_as_no_gain():
     assert found.gap.value == pytest.approx((1.0 - 0.5) / 4) and found.prompt_tokens == 40
 
 
+def test_a_teachers_answer_that_nobody_could_grade_has_its_context_and_says_nothing_of_the_gap():
+    rows = [Row("a", 0.0, True, 30), Row("b", 0.0, None, 50, truncated=True, ungraded=True), Row("c", 0.5, None)]
+    found = context_of("feedback", rows)
+    assert found.coverage == pytest.approx(2 / 3) and found.gap.value == 0.5 and found.prompt_tokens == 40
+    assert (found.teacher.value, found.truncated_frac, found.ungraded_frac) == (1.0, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 1024 + 64), (500, 1024 + 64), (4096, 4096)])
+def test_the_engine_has_room_for_the_teachers_prompt_and_a_whole_response(given, expected):
+    lengths = ["data.max_prompt_length=256", "data.max_response_length=64"]
+    teacher = "actor_rollout_ref.actor.self_distillation.max_reprompt_len=1024"
+    config = compose([*lengths, teacher])
+    config.actor_rollout_ref.rollout.max_model_len = given
+    assert with_room_for_teacher(config).actor_rollout_ref.rollout.max_model_len == expected
+    assert config.actor_rollout_ref.rollout.max_model_len == given  # the run's own stays
+
+
 def test_the_standard_error_counts_problems_not_answers():
     alike = [(f"p{i}", float(i % 2)) for i in range(10) for _ in range(8)]
     apart = [(f"p{i}", float(i % 2)) for i in range(10)]
@@ -61,11 +86,15 @@ def test_fractions_of_groups_and_answers():
 
 def test_each_context_shows_the_teacher_what_its_name_says(monkeypatch):
     """With the run's own reprompt builder and a worker that answers right when it is shown a solution."""
-    config = compose(["actor_rollout_ref.rollout.n=2", "data.train_max_samples=6", "cluster=inline"])
+    rollout = "actor_rollout_ref.rollout"
+    config = compose([f"{rollout}.n=2", f"{rollout}.ignore_eos=true", "data.train_max_samples=6", "cluster=inline"])
     asked: list[list[str]] = []
 
     class Worker:
-        def __init__(self, *unused) -> None:
+        def __init__(self, config, *unused) -> None:
+            rollout, data = config.actor_rollout_ref.rollout, config.data
+            longest = config.actor_rollout_ref.actor.self_distillation.max_reprompt_len
+            assert rollout.max_model_len == longest + data.max_response_length
             from sdpo.models.load import load_tokenizer
 
             self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
@@ -73,6 +102,7 @@ def test_each_context_shows_the_teacher_what_its_name_says(monkeypatch):
         def generate(self, jobs, plan):
             texts = [self.tokenizer.decode(job.prompt_ids) for job in jobs]
             asked.append(texts)
+            assert plan.ignore_eos and not plan.log_probs  # as in training, without what only the loss needs
             if plan.n == 2:  # the student: half of the problems are mixed
                 return [_group(j.prompt.uid, [float(i % 2), 0.0], "Wrong answer: X") for i, j in enumerate(jobs)]
             assert len({job.prompt.uid for job in jobs}) == len(jobs)  # requests are told apart

@@ -43,6 +43,8 @@ def test_the_gain_stays_between_accuracies_of_0_and_1():
         (_screening(infra_error_frac=0.5, ungraded_frac=0.5), None, "grader failed on 50%"),
         (_screening(ungraded_frac=0.3), None, "could not be graded"),
         (_screening(truncated_frac=0.8), None, "raise data.max_response_length"),
+        (_screening(replace(_context(), truncated_frac=0.8)), None, "80% of the teacher's answers are cut"),
+        (_screening(replace(_context(), ungraded_frac=0.3)), None, "30% of the teacher's answers could not be graded"),
     ],
 )
 def test_it_says_when_it_will_not_help_and_why(screening, helps, why):
