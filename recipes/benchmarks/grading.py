@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sdpo.grading.sandbox.limits import Limits
 from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
+from sdpo.records import GradeStatus
 
 PROGRAM = "print(1)"
 FUNCTION = "def f(a, b):\n    return a + b\n"
@@ -88,11 +89,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             mine = sum(usage.ru_utime + usage.ru_stime for usage in own)
             return mine + sum(map(tree_cpu, sandbox.pool.processes()))
 
+        def ok(*statuses: GradeStatus) -> None:
+            assert set(statuses) == {GradeStatus.OK}, statuses  # a run that fails at once is no fast run
+
         base: dict[str, Callable[[], object]] = {SUBPROCESS: lambda: plain_subprocess(str(path))}
         cases: dict[str, Callable[[], object]] = {
-            "sandbox, print(1)": lambda: sandbox.run_program(PROGRAM, b"", LIMITS),
-            "sandbox, function x 10 tests": lambda: sandbox.run_function(FUNCTION, "f", INPUTS, LIMITS),
-            "sandbox, 10 asserts (two processes)": lambda: sandbox.run_assert(FUNCTION, ASSERTS, None, LIMITS),
+            "sandbox, print(1)": lambda: ok(sandbox.run_program(PROGRAM, b"", LIMITS).status),
+            "sandbox, function x 10 tests": lambda: ok(
+                *(call.status for call in sandbox.run_function(FUNCTION, "f", INPUTS, LIMITS))
+            ),
+            "sandbox, 10 asserts (two processes)": lambda: ok(
+                *(case.status for case in sandbox.run_assert(FUNCTION, ASSERTS, None, LIMITS).cases)
+            ),
         }
         for action in (base | cases).values():
             action()
@@ -106,7 +114,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(options.windows):
             run_all(base | cases)
             if options.ballast_gb:
-                ballast = bytearray(os.urandom(1 << 20) * int(options.ballast_gb * 1024))
+                ballast = bytearray(os.urandom(1 << 20)) * int(options.ballast_gb * 1024)
                 run_all(cases, BALLAST)
                 del ballast
         return {"sandbox": sandbox.report.line(), "options": vars(options), "load": os.getloadavg()[0]} | {

@@ -10,7 +10,8 @@ input line, in the same order: id, status, reward, passed_fraction, feedback, se
 KEY=VALUE are overrides such as grading.public_only=true.
 
 Exit code 0: every line was graded, 2: some lines are malformed (named on standard error; the others are graded all
-the same), 6: the grader itself failed on some, 130: interrupted; the results so far are written.
+the same), 6: the grader itself failed on some, 130: interrupted; the results up
+to the first unfinished line are written.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{error.filename or options.file}: {error.strerror or error}", file=sys.stderr)
         return DataError.exit_code
     except KeyboardInterrupt:
-        print("interrupted; what was graded so far is written", file=sys.stderr)
+        print("interrupted; the results up to the first unfinished line are written", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -92,10 +93,11 @@ def grade_file(source: Path, target: Path | None, workers: int, config: Config) 
     code = 0
     with ExitStack() as stack:
         lines: BinaryIO = sys.stdin.buffer if str(source) == "-" else stack.enter_context(open(source, "rb"))
-        out: TextIO = sys.stdout if target is None else stack.enter_context(open(target, "w", encoding="utf-8"))
         threads = ThreadPoolExecutor(workers)
         stack.callback(threads.shutdown)
         grader = build_source_grader(config)
+        # After what can fail: the file may hold the results of another time.
+        out: TextIO = sys.stdout if target is None else stack.enter_context(open(target, "w", encoding="utf-8"))
         stack.callback(grader.close)  # ends what still runs, so that nothing is waited for after an interruption
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         for number, identity, result in in_order(grader, lines, threads, workers * AHEAD):

@@ -6,7 +6,6 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +78,26 @@ class CustomGrader:
         if isinstance(result, tuple) and len(result) == 2:
             result = {"reward": result[0], "feedback": result[1]}
         data = result if isinstance(result, dict) else {"reward": result}
-        reward = data.get("reward", data.get("score"))
-        if isinstance(reward, bool):
-            reward = float(reward)
-        if not isinstance(reward, Real) or not math.isfinite(reward):  # Real: NumPy's scalars too
+        reward = _number(data.get("reward", data.get("score")))
+        fraction = reward if "passed_fraction" not in data else _number(data["passed_fraction"])
+        if reward is None or fraction is None:
             raise CustomFault(
                 f"{self.name}: returned {result!r:.100}; allowed: a finite number, alone, with feedback, or in a dict"
             )
         feedback = data.get("feedback") or ""
         if not isinstance(feedback, str):
             raise CustomFault(f"{self.name}: feedback is {type(feedback).__name__}; allowed: text")
-        fraction = data.get("passed_fraction", min(1.0, max(0.0, float(reward))))
         status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
-        return Grade(status, float(reward), float(fraction), capped(clean(feedback), self.options.max_chars))
+        fraction = min(1.0, max(0.0, fraction))
+        return Grade(status, reward, fraction, capped(clean(feedback), self.options.max_chars))
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, of Python or NumPy, or a truth value; None for anything else. Text is never a number."""
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

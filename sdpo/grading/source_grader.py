@@ -71,9 +71,7 @@ class SourceGrader:
         self._closers = (runner.close, *closers)
         self._once: Once[Grade] = Once(KEPT_GRADES)
         self._lock = threading.Lock()
-        self._active = 0
         self._counts: Counter[str] = Counter()
-        self._busy_seconds = 0.0
 
     def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
         """Raises GradingError when the grader itself failed beyond its retries; DataError for an unknown source."""
@@ -87,21 +85,14 @@ class SourceGrader:
         start = time.monotonic()
         grader: KindGrader = self._graders[self.kind_of(prompt.data_source)].get()
         answer = strip_think(response_text)
-        with self._lock:
-            self._active += 1
-        try:
-            key = fingerprint(prompt, answer, truncated)
-            made = self._once.get(
-                key, lambda: grade_once(grader, prompt, answer, truncated), keep=lambda grade: grade.graded
-            )
-        finally:
-            with self._lock:
-                self._active -= 1
+        key = fingerprint(prompt, answer, truncated)
+        made = self._once.get(
+            key, lambda: grade_once(grader, prompt, answer, truncated), keep=lambda grade: grade.graded
+        )
         flags = made.flags + (("truncated",) if truncated else ()) + ((UNSAFE,) if self._unsafe() else ())
         result = replace(made, seconds=time.monotonic() - start, flags=flags)
         with self._lock:
             self._counts[str(result.status)] += 1
-            self._busy_seconds += result.seconds
             batch_is_full = sum(self._counts.values()) % SUMMARY_EVERY == 0
         if batch_is_full:
             self.log_summaries()
@@ -121,21 +112,14 @@ class SourceGrader:
         """Why a row cannot be graded; None when it can. Starts no sandbox for code rows."""
         return self._graders[self.kind_of(prompt.data_source)].get().check(prompt)
 
-    def report(self) -> dict[str, Any] | None:
-        """The sandbox's report, None while no program has run or where programs run elsewhere."""
-        report = getattr(self.runner.value, "report", None)
-        return report.to_dict() if report is not None else None
-
     def metrics(self) -> dict[str, float]:
-        """Totals since the start: grades by status, shared grades, seconds spent, and the queue as it is now."""
+        """Totals since the start: grades by status, shared grades, and what the sandbox's servers count."""
         with self._lock:
             values = {f"grading/{status}": float(count) for status, count in self._counts.items()}
-            values |= {"grading/active": float(self._active), "grading/busy_s": self._busy_seconds}
         values["grading/shared"] = float(self._once.hits)
         pool = getattr(self.runner.value, "pool", None)
         if pool is not None:
             values |= {f"grading/sandbox_{name}": float(count) for name, count in pool.counters.items()}
-            values["grading/queue_depth"] = float(pool.waiting)
         return values
 
     def close(self) -> None:

@@ -74,17 +74,45 @@ def can_fail(tree: ast.Module) -> bool:
 def reaches_inside(tree: ast.Module) -> str | None:
     """How the tests reach into the solution other than by calling it, e.g. "patch('builtins.input')": it runs in
     another process, where that has no effect. Standard output is the exception, because it is handed on."""
+    patchers = _imported_patchers(tree)
+    inside = ("sys.stdin", "builtins.", *(f"{name}." for name in _imported_as(tree, SOLUTION_MODULES)))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and "patch" in ast.unparse(node.func).split("."):
-            target = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-            if target not in ("sys.stdout", "sys.stderr"):
-                return ast.unparse(node)[:80]
-        elif isinstance(node, ast.Assign):
-            changed = [ast.unparse(t) for t in node.targets if isinstance(t, ast.Attribute)]
-            for name in changed:
-                if name.startswith(("sys.stdin", "builtins.", *(f"{module}." for module in SOLUTION_MODULES))):
-                    return f"{name} = ..."
+        if isinstance(node, ast.Call) and _patches(ast.unparse(node.func), patchers) and not _of_output(node):
+            return ast.unparse(node)[:80]
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for name in (ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)):
+            if name.startswith(inside):
+                return f"{name} = ..."
     return None
+
+
+def _imported_as(tree: ast.Module, modules: tuple[str, ...]) -> set[str]:
+    """The names that the tests give to modules by `import`."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+    return {alias.asname or alias.name for node in imports for alias in node.names if alias.name in modules}
+
+
+def _imported_patchers(tree: ast.Module) -> set[str]:
+    """The dotted names under which the tests know mock's `patch`: a function of another origin may be called so."""
+    found = {f"{name}.patch" for name in _imported_as(tree, ("mock", "unittest.mock"))}
+    for node in ast.walk(tree):
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            name = alias.asname or alias.name
+            if node.module in ("mock", "unittest.mock") and alias.name == "patch":
+                found.add(name)
+            elif node.module == "unittest" and alias.name == "mock":
+                found.add(f"{name}.patch")
+    return found
+
+
+def _patches(called: str, patchers: set[str]) -> bool:
+    return any(called == name or called.startswith(f"{name}.") for name in patchers)
+
+
+def _of_output(call: ast.Call) -> bool:
+    """`patch("sys.stdout")` or `patch.object(sys, "stdout")`, and the same for stderr."""
+    words = [ast.unparse(node).strip("'\"") for node in call.args[:2]]
+    return ".".join(words[: 2 if ast.unparse(call.func).endswith(".object") else 1]) in ("sys.stdout", "sys.stderr")
 
 
 def is_simple(node: ast.stmt) -> bool:

@@ -30,7 +30,6 @@ class ServerPool:
         self.retries = retries
         self.per_flavor = max(1, -(-concurrency // RUNS_PER_SERVER))
         self.counters = {"runs": 0, "retries": 0, "recovered": 0, "failed": 0, "servers_started": 0, "servers_died": 0}
-        self.waiting = 0
         self._servers: dict[str, list[Server]] = {flavor: [] for flavor in plans}
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(concurrency)
@@ -61,9 +60,7 @@ class ServerPool:
 
     @contextmanager
     def _lease(self, flavor: str) -> Iterator[Server]:
-        self._queue(1)
         with self._room:
-            self._queue(-1)
             server = self._choose(flavor)
             try:
                 yield server
@@ -102,10 +99,6 @@ class ServerPool:
         words = server.last_words()
         logger.warning("a fork server died: %s", words or "killed from outside")
         server.kill()
-
-    def _queue(self, change: int) -> None:
-        with self._lock:
-            self.waiting += change
 
     def _count(self, name: str) -> None:
         with self._lock:

@@ -193,7 +193,7 @@ def test_an_interruption_keeps_what_was_graded_and_leaves_no_process(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "interrupted; what was graded so far is written"
+    assert said.splitlines()[-1] == "interrupted; the results up to the first unfinished line are written"
     assert "Traceback" not in said
     assert [json.loads(line)["id"] for line in target.read_text().splitlines()][:1] == ["two"]
     with pytest.raises(ProcessLookupError):

@@ -278,6 +278,11 @@ def test_tests_that_derive_from_a_class_of_the_solution_are_a_fault_of_the_row(s
         "from unittest import mock\ndef test():\n    with mock.patch.object(f, 'x'):\n        assert f() == 3",
         "import io, sys\nsys.stdin = io.StringIO('3')\nassert f() == 3",
         "import solution\nsolution.LIMIT = 3\nassert f() == 3",
+        "import solution\nsolution.LIMIT: int = 3\nassert f() == 3",
+        "import sys\nsys.stdin: object = None\nassert f() == 3",
+        "import unittest.mock as m\nwith m.patch('builtins.input', f):\n    assert f() == 3",
+        "import unittest.mock\nwith unittest.mock.patch.dict('os.environ', {}):\n    assert f() == 3",
+        "from unittest.mock import patch as p\nwith p.object(f, 'stdout'):\n    assert f() == 3",
     ],
 )
 def test_tests_that_reach_into_the_solution_are_found_when_the_row_is_read(code):
@@ -286,6 +291,28 @@ def test_tests_that_reach_into_the_solution_are_found_when_the_row_is_read(code)
 
     with pytest.raises(DataError, match="runs in another process"):
         read_tests({"type": "assert", "code": code})
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("def patch(a, b): return a[0] + b[0]", "assert patch([1], [2]) == 3"),
+        ("class C:\n    def patch(self, path): return path", "assert C().patch('/x') == '/x'"),
+        ("class Solution:\n    k = 1", "solution = Solution()\nsolution.k = 3\nassert solution.k == 3"),
+        (
+            "def f(): print('hello')",
+            "import io, sys\nfrom unittest import mock\ndef test():\n"
+            "    with mock.patch.object(sys, 'stdout', new_callable=io.StringIO) as out:\n"
+            "        f()\n    assert out.getvalue() == 'hello\\n'",
+        ),
+    ],
+    ids=["a function named patch", "a method named patch", "an attribute of a local name", "captured output"],
+)
+def test_tests_that_only_look_as_if_they_reached_inside_are_run(sandbox, source, code):
+    from sdpo.grading.code_tests import read_tests
+
+    read_tests({"type": "assert", "code": code})
+    assert passes(run(sandbox, source, code))
 
 
 def test_a_solution_that_prints_without_end_is_ended(sandbox):

@@ -204,13 +204,6 @@ def test_identical_answers_are_graded_once(grader):
     assert after["grading/ok"] - before["grading/ok"] == 5
 
 
-def test_the_report_of_the_sandbox_is_available_for_the_run_s_metadata(grader):
-    grader.grade(prompt("code", ADD), RIGHT, False)
-    report = grader.report()
-    assert report["level"] in ("L3", "L3-", "L2", "L1")
-    assert set(report["self_test"].values()) == {"stopped"}
-
-
 def test_a_remote_service_is_summed_up_in_the_log_once_per_batch(monkeypatch, caplog):
     class Remote(Broken):
         def summary(self):

@@ -81,6 +81,7 @@ def test_a_custom_function_may_return_a_pair_and_a_numpy_scalar(tmp_path):
     assert (result.reward, result.feedback) == (0.5, "half of it")
     assert custom_grade(tmp_path, "import numpy; return numpy.float32(0.5)").reward == 0.5
     assert custom_grade(tmp_path, "import numpy; return numpy.int64(1)").status is GradeStatus.OK
+    assert custom_grade(tmp_path, "import numpy; return numpy.bool_(True)").status is GradeStatus.OK
 
 
 def test_a_custom_file_may_define_dataclasses(tmp_path):
@@ -94,7 +95,16 @@ def test_a_custom_file_may_define_dataclasses(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "body", ["return None", "return float('nan')", "return {'feedback': 'x'}", "raise ValueError('bug')"]
+    "body",
+    [
+        "return None",
+        "return float('nan')",
+        "return '1.0'",
+        "return 10**400",
+        "return {'feedback': 'x'}",
+        "return {'reward': 1.0, 'passed_fraction': None}",
+        "raise ValueError('bug')",
+    ],
 )
 def test_a_custom_function_that_fails_is_never_a_zero(tmp_path, body):
     with pytest.raises(CustomFault):

@@ -255,7 +255,7 @@ class FrameReader:
     def __init__(self, fd: int, cap: int = 1 << 31) -> None:
         self.fd = fd
         self.cap = cap
-        self._data = b""
+        self._data = bytearray()  # bytes would be copied whole for every part that comes
 
     def read(self) -> Any:
         """The next frame's content. EOFError when the other side is gone, FrameError for a frame above `cap` bytes."""
@@ -267,7 +267,8 @@ class FrameReader:
         end = 4 + length
         while len(self._data) < end:
             self._fill(max(READ_SIZE, end - len(self._data)))
-        body, self._data = self._data[4:end], self._data[end:]
+        body = bytes(self._data[4:end])
+        del self._data[:end]
         return unpack(body)
 
     def _fill(self, size: int) -> None:

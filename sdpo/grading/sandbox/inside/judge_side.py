@@ -78,9 +78,13 @@ class JudgeSide:
 
     def import_names(self, wanted: list[str]) -> dict[str, Any]:
         answer = self._exchange({"op": "names", "names": wanted})
-        if "load_error" in answer:
+        if isinstance(answer.get("load_error"), dict):
             raise SolutionLoadError(answer["load_error"])
-        return {name: self.decode(answer["names"][name]) for name in wanted if name in answer["names"]}
+        names = answer.get("names")
+        if not isinstance(names, dict):
+            self.broken = {"protocol": "no names in the answer"}
+            raise LinkBroken
+        return {name: self.decode(names[name]) for name in wanted if name in names}
 
     def ask(self, operation: str, args: list, kwargs: dict | None = None) -> Any:
         question: dict[str, Any] = {"op": operation, "args": [self.encode(a) for a in args]}
@@ -103,7 +107,8 @@ class JudgeSide:
             answer = self.link.ask(question)
             printed = answer.get("printed")
             for stream, text in zip((sys.stdout, sys.stderr), printed if isinstance(printed, list) else ()):
-                stream.write(str(text))
+                if isinstance(text, str):
+                    stream.write(text)
             return answer
         except (EOFError, OSError):
             self.broken = {"gone": True}

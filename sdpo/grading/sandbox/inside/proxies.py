@@ -198,8 +198,10 @@ PLAIN_SUBCLASSES: dict[type, Any] = {base: _plain_subclass(base) for base in PLA
 
 
 def numpy_array(dtype: str, nested: Any) -> Any:
-    import numpy
-
+    try:
+        import numpy
+    except ImportError:
+        raise FrameError("an array, and there is no numpy") from None
     if numpy.dtype(dtype).kind not in NUMPY_KINDS:
         raise FrameError("an array of objects")
     return numpy.array(nested, dtype=dtype)
