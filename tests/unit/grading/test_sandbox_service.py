@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -300,19 +301,14 @@ def test_the_grader_is_never_forked(sandbox, monkeypatch):
     assert [verdict(sandbox, case) for case in MIX] == [wanted for _, _, wanted in MIX]
 
 
-def test_memory_of_a_large_grader_does_not_slow_runs_down(sandbox):
-    def fastest() -> float:
-        times = []
-        for _ in range(40):
-            start = time.perf_counter()
-            sandbox.run_program("print(1)", b"", LIMITS)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    before = fastest()
+def test_the_memory_of_a_large_grader_is_in_none_of_its_servers():
+    """What it costs in time is measured by recipes/benchmarks/grading.py."""
     ballast = bytearray(b"x" * (1 << 20)) * 512
-    assert fastest() < 2 * before + 0.002
-    assert len(ballast) == 512 << 20
+    with Sandbox(SandboxOptions()) as own:
+        assert own.run_program("print(1)", b"", LIMITS).status is GradeStatus.OK
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in own.pool.processes()]
+    peaks = [int(re.search(r"VmPeak:\s+(\d+)", status)[1]) >> 10 for status in statuses]
+    assert len(peaks) > 0 and max(peaks) < len(ballast) >> 20
 
 
 def soak(runs: int) -> str:
