@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from sdpo.errors import DataError
+from sdpo.grading import multiple_choice, text_match, tool_calls
 from sdpo.grading.registry import kind_of
 from sdpo.records import Prompt
 
@@ -33,28 +33,27 @@ def responses(prompt: Prompt) -> Pair | None:
         case "math":
             return Pair(f"\\boxed{{{truth}}}", NEVER_RIGHT["math"])
         case "multiple_choice":
-            return _letters(truth)
+            choice = multiple_choice.read_gold(truth)
+            return Pair(*(f"<answer>{c}</answer>" for c in (choice[0], _other(choice[0])))) if choice else None
         case "tool_calls":
-            return _calls(json.loads(truth) if isinstance(truth, str) else truth)
+            calls = tool_calls.read_gold(truth)
+            return _lines(calls) if calls else None
         case "code":
             solution = prompt.extra_info.get("solution")
             return Pair(f"```python\n{solution}\n```", NEVER_RIGHT["code"]) if isinstance(solution, str) else None
-        case "text" if isinstance(truth, str):
-            return Pair(truth, f"not {truth}")
+        case "text":
+            target = text_match.read_gold(truth)
+            return Pair(target.text, f"not {target.text}") if target and not target.is_pattern else None
     return None
 
 
-def _letters(truth: Any) -> Pair:
-    answer = truth.get("answer") if isinstance(truth, dict) else truth
-    place = answer if isinstance(answer, int) else ord(answer.strip().strip("().").upper()) - ord("A")
-    other = place - 1 if place else place + 1
-    return Pair(*(f"<answer>{chr(ord('A') + i)}</answer>" for i in (place, other)))
+def _other(letter: str) -> str:
+    """B beside A, else the letter before: one that every question has, however few its choices."""
+    return "B" if letter == "A" else chr(ord(letter) - 1)
 
 
-def _calls(calls: list[dict[str, Any]]) -> Pair:
-    def lines(prefix: str) -> str:
-        return "\n".join(
-            f"Action: {prefix}{call['name']}\nAction Input: {json.dumps(call['arguments'])}" for call in calls
-        )
+def _lines(calls: list[tool_calls.Call]) -> Pair:
+    def written(prefix: str) -> str:
+        return "\n".join(f"Action: {prefix}{call.name}\nAction Input: {json.dumps(call.arguments)}" for call in calls)
 
-    return Pair(lines(""), lines("not_"))
+    return Pair(written(""), written("not_"))

@@ -111,6 +111,32 @@ def test_right_and_wrong_answers_of_every_kind_are_graded(tmp_path: Path) -> Non
     assert (found.gold.right, found.gold.wrong, found.gold.without_answer) == (6, 6, 1)
 
 
+@pytest.mark.parametrize(
+    ("source", "truth"),
+    [
+        ("tooluse", {"name": "get", "arguments": {"city": "Oslo"}}),
+        ("tooluse", [{"Action": "get", "Action_Input": '{"city": "Oslo"}'}]),
+        ("tooluse", '{"name": "list"}'),
+        ("tooluse", [{"function": {"name": "get", "arguments": "{}"}}]),
+        ("gpqa", "(a)."),
+        ("gpqa", {"answer": 1, "choices": ["w", "x"]}),
+        ("exact_city", "Oslo"),
+        ("exact_city", {"exact": "Oslo", "ignore_case": True}),
+    ],
+)
+def test_every_shape_of_a_gold_answer_that_the_grader_reads_is_written_down(
+    source: str, truth: Any, tmp_path: Path
+) -> None:
+    found = inspect(write(tmp_path / "a.jsonl", [row("q", truth, source)]), CONFIG, grade=True)
+    assert found.gold is not None and not found.faulty
+    assert (found.gold.right, found.gold.wrong, found.gold.without_answer) == (1, 1, 0)
+
+
+def test_a_pattern_is_no_answer(tmp_path: Path) -> None:
+    found = inspect(write(tmp_path / "a.jsonl", [row("q", {"regex": "a+"}, "regex")]), CONFIG, grade=True)
+    assert found.gold is not None and not found.faulty and found.gold.without_answer == 1
+
+
 def test_a_gold_answer_that_fails_its_own_tests_is_an_exception(tmp_path: Path) -> None:
     broken = {**PROGRAM, "extra_info": {"solution": "print(3)"}}
     found = inspect(write(tmp_path / "a.jsonl", [broken]), CONFIG, grade=True)
