@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sdpo.data.json_array import array_elements
 from sdpo.errors import DataError, problem
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
-READ_ROWS = 128  # parquet rows decoded at once; rows with tests can be megabytes
+READ_ROWS = 32  # parquet rows decoded at once; rows with tests can be megabytes
 READ_BUFFER = 1 << 18  # bytes
+LOOK = 1024  # characters read at once to find the first one
 WRITE_ROWS = 1024  # rows of one row group
+# Values between two looks at the size of a column's dictionary, which a reader holds in memory whole: by default none
+# is taken within a row group, and texts that all differ, of any length, end up in it.
+WRITE_BATCH = 16
 
 
 def suffix_of(path: Path) -> str | None:
@@ -61,7 +66,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     try:
         # Through a small buffer pages are read when their rows are due, and not a column at a time.
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER) as table:
-            for batch in table.iter_batches(batch_size=READ_ROWS):
+            for batch in table.iter_batches(batch_size=READ_ROWS, use_threads=False):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a readable parquet file: {error}") from error
@@ -72,9 +77,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8-sig") as lines:
-            first = next((line for line in lines if line.strip()), "")
-            lines.seek(0)
-            if first.lstrip().startswith("["):
+            if _first_character(lines) == "[":
                 yield from array_elements(lines)
                 return
             for number, line in enumerate(lines, 1):
@@ -82,8 +85,18 @@ def _json_rows(path: Path) -> Iterator[Any]:
                     yield _parse_line(line.lstrip("\ufeff"), f"{path} line {number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error}") from error
-    except (ValueError, gzip.BadGzipFile, EOFError) as error:
+    except (ValueError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(f"{path}: not readable as JSON: {error}") from error
+
+
+def _first_character(file: TextIO) -> str:
+    """The first that is not blank, "" when there is none; leaves the file at its start. Not by lines: an array may be
+    a single one."""
+    text = ""
+    while not text and (read := file.read(LOOK)):
+        text = read.lstrip()
+    file.seek(0)
+    return text[:1]
 
 
 def _parse_line(line: str, where: str) -> Any:
@@ -93,6 +106,8 @@ def _parse_line(line: str, where: str) -> Any:
         raise DataError(
             f"{where}: not valid JSON: {error}; write one object a line, or one array of objects"
         ) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: nested too deeply") from error
 
 
 def write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
@@ -111,7 +126,7 @@ def write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
         schema, count = _schema_of(rows, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + f".part{os.getpid()}")
-        with pyarrow.parquet.ParquetWriter(part, schema) as writer:
+        with pyarrow.parquet.ParquetWriter(part, schema, write_batch_size=WRITE_BATCH) as writer:
             for group in _groups(rows):
                 writer.write_table(
                     pyarrow.Table.from_pylist([{n: row.get(n) for n in schema.names} for row in group], schema)

@@ -74,6 +74,8 @@ class _Text:
                     raise ValueError(f"element {number}: {error.msg}") from error
                 size *= 2
                 continue
+            except RecursionError as error:
+                raise ValueError(f"element {number}: nested too deeply") from error
             taken = end - self.at
             # A number at the end of the buffer may go on behind it: 1 may be 1.5, or 1e-7.
             if isinstance(value, int | float) and len(self.buffer) - end < 3 and self.more(size):

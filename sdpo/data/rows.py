@@ -137,7 +137,7 @@ def _tool_call(value: Any, where: str, from_table: bool) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             decoded = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None  # a recorded call that was not valid JSON stays as it was written
         call["arguments"] = decoded if isinstance(decoded, dict) else arguments
     elif from_table and isinstance(arguments, Mapping):
@@ -167,7 +167,7 @@ def _ground_truth(reward_model: Mapping[str, Any], where: str) -> Any:
         return truth
     try:
         return json.loads(truth)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"{where}: reward_model.ground_truth: encoding is json, but {_short(truth)} is not: {error}"
         ) from error
@@ -180,7 +180,7 @@ def _decoded(value: Any, where: str, kind: type, from_table: bool) -> Any:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not valid JSON: {error}") from error
     elif from_table:
         value = _without_nulls(value)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import pytest
 
 from sdpo.config.schema import DataConfig
-from sdpo.data.files import write_parquet
+from sdpo.data.files import read_rows, write_parquet
 from sdpo.data.load import Drop, load_prompts, select_prompts
 from sdpo.errors import DataError
 from sdpo.records import Prompt
@@ -39,15 +40,46 @@ def files(folder: Path) -> list[str]:
         write(folder / "c.json", as_lines(ROWS)),
         write(folder / "d.jsonl", "\ufeff" + as_lines(ROWS).replace("\n", "\n\n")),
         str(folder / "e.jsonl.gz"),
+        write(folder / "f.json", "\ufeff \n" + " " * 5000 + json.dumps(ROWS)),
+        write(folder / "g.jsonl", "\n" * 5000 + as_lines(ROWS)),
     ]
 
 
-@pytest.mark.parametrize("kind", range(5))
+@pytest.mark.parametrize("kind", range(7))
 def test_every_format_gives_the_same_prompts(tmp_path: Path, kind: int) -> None:
     prompts = load_prompts([files(tmp_path)[kind]], DataConfig())
     assert [(p.messages[0]["content"], p.ground_truth) for p in prompts] == [
         (f"question {i}", str(i)) for i in range(3)
     ]
+
+
+def test_a_flipped_byte_of_a_packed_file_ends_in_one_line(tmp_path: Path) -> None:
+    path, causes = tmp_path / "a.jsonl.gz", set()
+    good = gzip.compress(as_lines(ROWS).encode())
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1 :])
+        try:
+            load_prompts([str(path)], DataConfig())  # some bytes of the head mean nothing
+        except DataError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            causes.add(type(error.__cause__))
+    assert zlib.error in causes
+
+
+@pytest.mark.parametrize(("before", "after", "part"), [("\n", "", "line 2"), ("[{}, ", "]", "element 2")])
+def test_a_row_nested_too_deeply_ends_in_one_line(before: str, after: str, part: str, tmp_path: Path) -> None:
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
+    path = write(tmp_path / "a.json", before + deep + after)
+    with pytest.raises(DataError, match=f"{part}: nested too deeply"):
+        list(read_rows(Path(path)))
+
+
+@pytest.mark.parametrize("column", ["reward_model", "tools"])
+def test_json_text_nested_too_deeply_names_the_row(column: str, tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    value = {"ground_truth": deep, "encoding": "json"} if column == "reward_model" else deep
+    with pytest.raises(DataError, match=f"row 1: {column}"):
+        load_prompts([write(tmp_path / "a.jsonl", as_lines([ROWS[0] | {column: value}]))], DataConfig())
 
 
 def test_uids_are_unique_over_files_even_when_their_names_are_equal(tmp_path: Path) -> None:
