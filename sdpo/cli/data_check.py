@@ -14,7 +14,7 @@ from typing import Any
 from sdpo.cli.gold_answers import responses
 from sdpo.config.schema import Config
 from sdpo.data.load import BUILTIN, load_prompts, open_rows
-from sdpo.data.rows import to_prompt, to_row
+from sdpo.data.rows import question_key, to_prompt, to_row
 from sdpo.errors import DataError
 from sdpo.grading.registry import build_source_grader, kind_of
 from sdpo.grading.source_grader import SourceGrader
@@ -86,7 +86,7 @@ def inspect(
     Raises DataError for a file that cannot be read at all.
     """
     found = Inspection(unit="tokens" if count_tokens else "characters")
-    other = None if against is None else {question_key(p) for p in _usable(against, config, Inspection())}
+    other = None if against is None else {question_key(prompt) for _, prompt in _usable(against, config, Inspection())}
     found.overlapping = None if other is None else []
     seen: dict[bytes, tuple[int, bytes]] = {}
     grader = build_source_grader(config)
@@ -140,7 +140,7 @@ def _observed(
         length = count_tokens(prompt) if count_tokens else sum(len(m["content"]) for m in prompt.messages)
         found.lengths.append(length)
         found.too_long += bool(count_tokens) and length > config.data.max_prompt_length
-        key, truth = question_key((number, prompt)), _digest(json.dumps(prompt.ground_truth, default=repr))
+        key, truth = question_key(prompt), _digest(json.dumps(prompt.ground_truth, default=repr))
         first, first_truth = seen.setdefault(key, (number, truth))
         if first != number:
             contradicts = truth != first_truth
@@ -192,12 +192,6 @@ def grader_name(data_source: str, config: Config) -> str:
         return kind_of(data_source)
     except DataError:
         return "nobody grades it"
-
-
-def question_key(numbered: tuple[int, Prompt]) -> bytes:
-    """The last user message whatever its case and blanks: what makes two questions the same."""
-    content = next(m["content"] for m in reversed(numbered[1].messages) if m["role"] == "user")
-    return _digest(" ".join(content.casefold().split()))
 
 
 def _digest(text: str) -> bytes:

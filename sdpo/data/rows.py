@@ -7,6 +7,7 @@ Columns: `data_source` (text), `prompt` (chat messages, or text: one user messag
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -73,6 +74,14 @@ def to_row(prompt: Prompt) -> dict[str, Any]:
         if prompt.template_kwargs
         else None,
     }
+
+
+def question_key(prompt: Prompt) -> bytes:
+    """What makes two questions the same: their last user message, whatever its case and blanks. A digest: sixteen
+    bytes for each of millions."""
+    content = next(m["content"] for m in reversed(prompt.messages) if m["role"] == "user")
+    folded = " ".join(content.casefold().split())
+    return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _messages(value: Any, where: str, from_table: bool) -> tuple[dict[str, Any], ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sdpo.data.rows import to_row
+from sdpo.data.rows import question_key, to_row
 from sdpo.data.store import PromptStore
 from sdpo.errors import DataError, problem
 from sdpo.records import Prompt
@@ -52,7 +51,7 @@ class TestHalf:
     def chosen(self, prompt: Prompt, cases: list[Mapping[str, Any]]) -> set[int]:
         """Places of the tests to train on: at least one; those that the publisher shows come first."""
         order = list(range(len(cases)))
-        random.Random(f"tests:{self.seed}:{question_of(prompt)}").shuffle(order)
+        random.Random(f"tests:{self.seed}:{question_key(prompt).hex()}").shuffle(order)
         order.sort(key=lambda place: bool(cases[place].get("hidden")))
         return set(order[: max(1, round(self.fraction * len(cases)))])
 
@@ -71,7 +70,7 @@ def by_tests(store: PromptStore, fraction: float, seed: int) -> dict[str, Stored
 
 def by_questions(store: PromptStore, fraction: float, seed: int) -> dict[str, StoredRows]:
     """Rows with the same question stay together. Raises DataError when one part would be empty."""
-    names = [question_of(prompt) for prompt in store]
+    names = [question_key(prompt) for prompt in store]
     questions = sorted(set(names))
     random.Random(f"split:{seed}").shuffle(questions)
     chosen = set(questions[: round(fraction * len(questions))])
@@ -80,8 +79,3 @@ def by_questions(store: PromptStore, fraction: float, seed: int) -> dict[str, St
     if not train or not rest:
         raise DataError(problem("train fraction", fraction, f"one that leaves some of {len(names)} rows on both sides"))
     return {"train": StoredRows(store, train), "test": StoredRows(store, rest)}
-
-
-def question_of(prompt: Prompt) -> str:
-    """A digest of the question: sixteen bytes for each of millions."""
-    return hashlib.blake2b(prompt.messages[-1]["content"].encode(), digest_size=16).hexdigest()

@@ -109,6 +109,8 @@ def prepare(
         )
     prepared = Prepared()
     stores = _convert(known, origin.path, selection.window, prepared)
+    if not stores:
+        raise DataError(f"{origin.path}: no row can be used as {name} ({_why_nothing_is_left(prepared)})")
     for (folder, split), store in stores.items():
         for part, rows in _divide(store, split, known, selection).items():
             target = str(Path(folder) / f"{part}.parquet")
@@ -179,13 +181,11 @@ def _convert_file(
     prepared: Prepared,
     stores: dict[tuple[str, str], PromptStore],
 ) -> None:
-    used, number = 0, 0
-    why = "all rows are outside of the window of dates"
+    number, before = 0, len(prepared.dropped)
     for number, row in enumerate(_source_rows(path), 1):
         try:
             if source.selects is not None and not source.selects(row):
                 prepared.not_selected += 1
-                why = "no row is of the kind that this set is made of"
                 continue
             if source.date_field is not None and not window.holds(row, source.date_field):
                 prepared.outside_window += 1
@@ -194,14 +194,26 @@ def _convert_file(
             prompt = source.convert(row, own[1])
             to_prompt(to_row(prompt), "", "converted")  # what is written must load
         except DataError as error:
-            why = str(error)
-            prepared.dropped.append({"file": str(path.relative_to(root)), "row": number, "why": why})
+            prepared.dropped.append({"file": str(path.relative_to(root)), "row": number, "why": str(error)})
             continue
         stores.setdefault(own, PromptStore()).append(prompt)
-        used += 1
-    if not used:
+    unusable = prepared.dropped[before:]
+    if len(unusable) == number:  # another format; rows outside of the window or of another kind are no fault of a file
+        why = unusable[0]["why"] if unusable else "it holds none"
         raise DataError(f"{path}: no row can be used as {source.name} ({why})")
     prepared.source_files.append({"file": str(path.relative_to(root)), "sha256": _sha256(path), "rows": number})
+
+
+def _why_nothing_is_left(prepared: Prepared) -> str:
+    reasons = {
+        "outside of the window of dates": prepared.outside_window,
+        "of another kind than this set is made of": prepared.not_selected,
+        "unusable": len(prepared.dropped),
+    }
+    left_out = {why: rows for why, rows in reasons.items() if rows}
+    if len(left_out) == 1:
+        return f"all rows are {next(iter(left_out))}"
+    return ", ".join(f"{rows} rows {why}" for why, rows in left_out.items())
 
 
 def _source_rows(path: Path) -> Iterator[dict[str, Any]]:

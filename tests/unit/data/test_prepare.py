@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -65,6 +66,10 @@ GSM8K = [
     {"question": "How cold?", "answer": "Very.\n#### -5"},
     {"question": "How?", "answer": "No number."},
 ]
+
+
+def question(text: str) -> dict[str, str]:
+    return {"question": text, "answer": "Few.\n#### 3"}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -163,6 +168,16 @@ def test_a_file_is_divided_by_question_and_seed(tmp_path: Path) -> None:
     assert again == [train, test] and other != again
 
 
+def test_spellings_of_one_question_stay_on_one_side(tmp_path: Path) -> None:
+    rows = [
+        gsm for i in range(20) for gsm in (question(f"How many are {i} nuts?"), question(f"how  MANY are {i} nuts?"))
+    ]
+    prepare("gsm8k", write(tmp_path / "in/all.jsonl", rows), tmp_path / "out", Selection(0.5))
+    train, test = (str(tmp_path / f"out/{part}.parquet") for part in ("train", "test"))
+    assert len(load(Path(train))) == len(load(Path(test))) == 20
+    assert main(["check", train, "--against", test]) == 0
+
+
 def test_a_file_in_another_format_is_refused_with_the_first_reason(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no row can be used as gsm8k \(question: got None"):
         prepare("gsm8k", write(tmp_path / "in/train.json", [science(1)]), tmp_path / "out")
@@ -209,6 +224,38 @@ def test_a_window_that_holds_no_row_is_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "in/test.jsonl", DATED)
     with pytest.raises(DataError, match="all rows are outside of the window of dates"):
         prepare("dated", source, tmp_path / "out", Selection(window=DateWindow.parse("2026-01-01", None)))
+
+
+@pytest.mark.usefixtures("dated_source")
+def test_a_file_that_lies_outside_of_the_window_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "in/train.jsonl", DATED[:1])
+    write(tmp_path / "in/test.jsonl", DATED[1:])
+    selection = Selection(window=DateWindow.parse("2025-02-01", None))
+    done = prepare("dated", tmp_path / "in", tmp_path / "out", selection)
+    assert done.rows == {"test.parquet": 3} and done.outside_window == 1
+    assert [entry["file"] for entry in manifest(tmp_path / "out")["source_files"]] == ["test.jsonl", "train.jsonl"]
+
+
+@pytest.mark.usefixtures("dated_source")
+def test_a_folder_of_which_nothing_is_left_is_refused_with_all_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = dataclasses.replace(SOURCES["dated"], selects=lambda row: row["id"] != 1)
+    monkeypatch.setitem(SOURCES, "dated", chosen)
+    write(tmp_path / "in/train.jsonl", DATED[:1])
+    write(tmp_path / "in/test.jsonl", DATED[1:])
+    selection = Selection(window=DateWindow.parse("2026-01-01", None))
+    with pytest.raises(DataError, match="no row can .*3 rows outside of the window.* 1 rows of another kind"):
+        prepare("dated", tmp_path / "in", tmp_path / "out", selection)
+    assert prepare("dated", tmp_path / "in", tmp_path / "out").rows == {"test.parquet": 3}
+
+
+@pytest.mark.parametrize("bad", ["test.jsonl", "test.csv"])
+def test_a_file_without_a_usable_row_is_refused_whatever_the_others_hold(bad: str, tmp_path: Path) -> None:
+    write(tmp_path / "in/train.jsonl", GSM8K)
+    write(tmp_path / "in" / bad, GSM8K[3:] if bad.endswith("l") else [])
+    with pytest.raises(DataError, match=f"{bad}: no row can be used as gsm8k"):
+        prepare("gsm8k", tmp_path / "in", tmp_path / "out")
 
 
 def test_a_window_for_a_source_without_dates_is_an_error_not_ignored(tmp_path: Path) -> None:
