@@ -23,6 +23,8 @@ STATE_FILE = "run.json"
 REPORT_FILE = "report.html"
 
 _VALIDATION_NAME = re.compile(r"^val/avg@(\d+)$")
+_THRESHOLD = "actor_rollout_ref.actor.self_distillation.success_reward_threshold"
+_REWARD_TOLERANCE = 1e-9  # as in training: ten tests of weight 0.1 sum to 0.9999999999999999
 # Keys of timing/ that are not a phase.
 _TOTALS = frozenset({"timing/step_s", "timing/elapsed_s"})
 
@@ -149,6 +151,24 @@ class Summary:
     phase_seconds: dict[str, float]
 
 
+def setting(config: dict[str, Any], path: str) -> Any:
+    """The value at `a.b.c`; None where there is none."""
+    value: Any = config
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def success_threshold(config: dict[str, Any]) -> float:
+    """The reward from which a response counts as solved: the run's own, 1 when its configuration does not say."""
+    value = setting(config, _THRESHOLD)
+    return float(value) if _is_number(value) else 1.0
+
+
+def is_solved(reward: float | None, threshold: float) -> bool:
+    return reward is not None and reward >= threshold - _REWARD_TOLERANCE
+
+
 def duration(seconds: float) -> str:
     """For people: '4.2 s', '2 min 05 s', '3 h 07 min'.
 
@@ -178,7 +198,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; {} when the file is missing or broken."""
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
 
@@ -187,6 +207,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Likewise."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, yaml.YAMLError):
+    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}

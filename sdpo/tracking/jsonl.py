@@ -44,7 +44,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for line in lines:
-            record = _decode(line)
+            record = decode(line)
             if record is not None:
                 yield record
 
@@ -82,10 +82,12 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _decode(line: str) -> dict[str, Any] | None:
+def decode(line: str | bytes) -> dict[str, Any] | None:
+    """The record of one line; None for what is no JSON object."""
+    text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
+        record = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -97,7 +99,7 @@ def _rewrite(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
         temporary.open("w", encoding="utf-8", newline="\n") as new,
     ):
         for line in old:
-            record = _decode(line)
+            record = decode(line)
             if record is not None and keep(record):
                 new.write(line if line.endswith("\n") else line + "\n")
             damaged += record is None and line.endswith("\n")  # a last line without an end was cut off by a crash

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from sdpo.tracking.charts import Line, line_chart
-from sdpo.tracking.history import CONFIG_FILE, REPORT_FILE, SAMPLES_FILE, RunHistory, Summary, duration
+from sdpo.tracking.history import (
+    CONFIG_FILE,
+    REPORT_FILE,
+    SAMPLES_FILE,
+    RunHistory,
+    Summary,
+    duration,
+    setting,
+    success_threshold,
+)
 from sdpo.tracking.jsonl import write_atomically
 from sdpo.tracking.page import page
 from sdpo.tracking.report_charts import accuracy_charts, grid, learning_charts, time_charts
@@ -43,7 +52,7 @@ def write_report(run_dir: Path | str) -> Path:
     """
     history = RunHistory.load(run_dir)
     summary = history.summary()
-    threshold = _setting(history.config, "actor_rollout_ref.actor.self_distillation.success_reward_threshold") or 1.0
+    threshold = success_threshold(history.config)
     picked = pick_samples(history.run_dir / SAMPLES_FILE, summary.steps)
     parts = [
         _header(history, summary),
@@ -116,7 +125,7 @@ def _configuration(history: RunHistory) -> str:
         return ""
     rows = []
     for label, paths in _SETTINGS:
-        values = [_setting(history.config, path) for path in paths.split(",")]
+        values = [setting(history.config, path) for path in paths.split(",")]
         text = ", ".join(_plain(value) for value in values)
         rows.append(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>")
     half = (len(rows) + 1) // 2
@@ -144,13 +153,6 @@ def _footer(history: RunHistory) -> str:
     if isinstance(started, int | float):
         when = datetime.datetime.fromtimestamp(started).strftime("started %Y-%m-%d %H:%M")
     return f"<footer>{escape(' · '.join(part for part in (when, versions, str(history.run_dir)) if part))}</footer>"
-
-
-def _setting(config: dict[str, Any], path: str) -> Any:
-    value: Any = config
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def _plain(value: Any) -> str:

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sdpo.tracking.history import is_solved
 from sdpo.tracking.jsonl import read_lines
 from sdpo.tracking.page import visible
 
@@ -65,7 +66,7 @@ def before_after(picked: PickedSamples, threshold: float) -> str:
     """Cards of the same problem at both ends of the run, and how often each kind of change happened."""
     kinds: dict[tuple[bool, bool], list[tuple[Record, Record]]] = defaultdict(list)
     for first, last in pairs(picked):
-        kinds[_solved(first, threshold), _solved(last, threshold)].append((first, last))
+        kinds[is_solved(first.get("reward"), threshold), is_solved(last.get("reward"), threshold)].append((first, last))
     if not kinds:
         return '<p class="card empty">No held-out problem was logged at both ends of the run.</p>'
     total = sum(len(found) for found in kinds.values())
@@ -113,11 +114,6 @@ def _spread(items: list[Any], key: Callable[[Any], Any]) -> list[Any]:
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _solved(record: Record, threshold: float) -> bool:
-    reward = record.get("reward")
-    return reward is not None and reward >= threshold - 1e-9
-
-
 def _pair_card(first: Record, last: Record, name: str, kind: tuple[bool, bool], opened: bool) -> str:
     sides = []
     for when, record, solved in (("before", first, kind[0]), ("after", last, kind[1])):
@@ -140,7 +136,7 @@ def _sample_card(record: Record, threshold: float, opened: bool) -> str:
         teacher = _block("teacher's prompt", record["teacher_prompt"], chips)
     student = _block("problem", prompt_text(record)) + _block("response", record.get("response", ""))
     body = f"<div>{student}{_feedback(record)}</div><div>{teacher}</div>"
-    return _card(record, _chips(record, _solved(record, threshold)), body, opened)
+    return _card(record, _chips(record, is_solved(record.get("reward"), threshold)), body, opened)
 
 
 def _card(record: Record, chips: str, body: str, opened: bool) -> str:

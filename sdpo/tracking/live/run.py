@@ -20,10 +20,13 @@ from sdpo.tracking.history import (
     TOKENS_FILE,
     RunHistory,
     add_to_columns,
+    is_solved,
     read_json,
     read_yaml,
+    success_threshold,
 )
-from sdpo.tracking.live.tail import Place, Tail, decode
+from sdpo.tracking.jsonl import decode
+from sdpo.tracking.live.tail import Place, Tail
 
 SLICE = 8 << 20  # bytes indexed before others get their turn
 SEARCH_S = 1.5  # a search answers after this long with what it has, and where to go on
@@ -43,7 +46,6 @@ class Entry:
     index: int
     reward: float | None
     status: str
-    source: str
     policy_version: int
     taught: bool  # has a teacher prompt
 
@@ -151,8 +153,7 @@ class LiveRun:
         return max(0.0, time.time() - path.stat().st_mtime) if path.exists() else None
 
     def threshold(self) -> float:
-        actor = self._cached(CONFIG_FILE, read_yaml).get("actor_rollout_ref", {}).get("actor", {})
-        return float(actor.get("self_distillation", {}).get("success_reward_threshold", 1.0))
+        return success_threshold(self._cached(CONFIG_FILE, read_yaml))
 
     def statuses(self) -> list[str]:
         with self.lock:
@@ -215,7 +216,7 @@ class LiveRun:
 def outcome(entry: Entry, threshold: float) -> str:
     if entry.reward is None:
         return "ungraded"
-    return "solved" if entry.reward >= threshold - 1e-9 else "failed"
+    return "solved" if is_solved(entry.reward, threshold) else "failed"
 
 
 def _entry(place: Place, record: Record) -> Entry:
@@ -228,7 +229,6 @@ def _entry(place: Place, record: Record) -> Entry:
         index=_whole(record.get("index")),
         reward=float(reward) if isinstance(reward, int | float) else None,
         status=intern(str(record.get("status") or "")),
-        source=intern(str(record.get("data_source", ""))),
         policy_version=_whole(record.get("policy_version")),
         taught=record.get("teacher_prompt") is not None,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sdpo.tracking.jsonl import decode
 
 CHUNK = 1 << 20  # bytes read at once
 
@@ -81,11 +82,3 @@ class Tail:
             return os.pread(file, place.length, place.offset)
         finally:
             os.close(file)
-
-
-def decode(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line.decode("utf-8", errors="replace"))
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None

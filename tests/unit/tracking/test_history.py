@@ -43,6 +43,15 @@ def test_a_line_cut_by_a_crash_and_broken_side_files_do_not_stop_the_reading(tmp
     assert (history.last("a"), history.state, history.config) == (1.0, {}, {})
 
 
+@pytest.mark.parametrize("damaged", [b"\xff\xfe\x00a", b"[" * 5_000])
+def test_a_side_file_of_other_bytes_reads_as_missing(tmp_path, damaged):
+    write(tmp_path, {"step": 1, "a": 1.0})
+    for name in ("run.json", "resolved_config.yaml"):
+        (tmp_path / name).write_bytes(damaged)
+    history = RunHistory.load(tmp_path)
+    assert (history.last("a"), history.state, history.config) == (1.0, {}, {})
+
+
 def test_the_summary_tells_before_after_and_the_best_in_between(tmp_path):
     lines = [{"step": 0, "val/avg@4": 0.1}]
     lines += [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sdpo.tracking.jsonl import JsonLines, encode_line, plain_number, read_lines, write_atomically
+from sdpo.tracking.live.tail import Tail
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
@@ -82,6 +83,16 @@ def test_a_new_run_never_writes_over_an_old_file(tmp_path):
     with pytest.raises(FileExistsError):
         JsonLines(path)
     assert path.read_text() == '{"step": 9}\n'
+
+
+@pytest.mark.parametrize("damaged", [b'{"cut', b"[1]", b"\xff\xfe", b'{"a":' * 100_000, b"[" * 100_000])
+def test_a_line_that_is_no_record_is_skipped_whatever_is_wrong_with_it(tmp_path, damaged):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damaged + b'\n{"step": 2}\n')
+    assert [line["step"] for line in read_lines(path)] == [1, 2]
+    assert [line["step"] for _, line in Tail(path).read(1 << 20)] == [1, 2]
+    JsonLines(path, keep=lambda line: True).close()
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
 def test_a_missing_file_reads_as_empty(tmp_path):

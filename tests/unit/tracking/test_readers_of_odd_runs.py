@@ -10,7 +10,7 @@ import yaml
 from sdpo.tracking.comparison.curves import load_curve
 from sdpo.tracking.history import RunHistory
 from sdpo.tracking.live import views
-from sdpo.tracking.live.run import LiveRun
+from sdpo.tracking.live.run import Filter, LiveRun
 from sdpo.tracking.report import write_report
 
 CONFIG = {
@@ -54,6 +54,24 @@ def test_they_agree_on_every_series_and_draw_without_a_nan(odd_run):
 def test_training_time_leaves_out_validation_and_the_resume_loses_none(odd_run):
     points = load_curve(odd_run).points
     assert [(p.step, p.seconds, p.samples) for p in points] == [(0, 0.0, 0), (2, 3.0, 16), (4, 6.0, 32), (6, 9.0, 48)]
+
+
+@pytest.mark.parametrize(("given", "solved"), [(0.0, True), (0.1 * 3, True), (0.5, False), (None, False)])
+def test_report_and_live_page_call_the_same_samples_solved(tmp_path, given, solved):
+    """A threshold of 0 is a threshold; none in the configuration is 1."""
+    _run(tmp_path, [{"step": 0, "val/avg@1": 0.3}])
+    distillation = {} if given is None else {"success_reward_threshold": given}
+    config = {"actor_rollout_ref": {"actor": {"self_distillation": distillation}}}
+    (tmp_path / "resolved_config.yaml").write_text(yaml.safe_dump(config))
+    sample = {"uid": "a", "index": 0, "prompt": [], "response": "x", "reward": 0.3}
+    both = [sample | {"step": 0, "phase": "val_before"}, sample | {"step": 1, "phase": "val_after"}]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in both))
+    live = LiveRun(tmp_path)
+    live.refresh()
+    assert ("1 kept" in write_report(tmp_path).read_text()) == solved
+    assert {item["outcome"] for item in views.samples(live, Filter(), None)["items"]} == {
+        "solved" if solved else "failed"
+    }
 
 
 def test_a_metrics_file_of_nulls_is_a_page_without_curves(tmp_path):
