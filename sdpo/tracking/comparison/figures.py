@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpo.tracking.comparison.curves import Curve, Point
-from sdpo.tracking.comparison.summary import Comparison
+from sdpo.tracking.comparison.summary import Comparison, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,11 @@ def write_figures(comparison: Comparison, folder: Path) -> list[Path]:
     return paths
 
 
+def coloured(rows: Sequence[Summary]) -> list[tuple[Summary, str]]:
+    """Every row with a colour; they repeat from the seventh on."""
+    return list(zip(rows, cycle(COLOURS), strict=False))
+
+
 def mean_points(curves: list[Curve]) -> list[Point]:
     """Mean over seeds of time, samples and accuracy, validation by validation, as far as all seeds go."""
     columns = zip(*(curve.points for curve in curves), strict=False)
@@ -45,7 +52,7 @@ def _accuracy(comparison: Comparison, path: Path) -> Path:
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
-    for row, colour in zip(comparison.rows, COLOURS, strict=False):
+    for row, colour in coloured(comparison.rows):
         curves = comparison.chosen(row)
         lines = [(curve.points, 0.35, 1.0, None) for curve in curves]
         lines.append((mean_points(curves), 1.0, 2.2, f"{row.label}, lr {row.learning_rate:g}, {len(curves)} seeds"))
@@ -88,7 +95,7 @@ def _steps(comparison: Comparison, path: Path) -> Path:
 
 
 def _series(axis: Axes, comparison: Comparison, name: str) -> None:
-    for row, colour in zip(comparison.rows, COLOURS, strict=False):
+    for row, colour in coloured(comparison.rows):
         for position, curve in enumerate(comparison.chosen(row)):
             steps, values = zip(*curve.series[name], strict=True) if curve.series.get(name) else ((), ())
             axis.plot(steps, values, color=colour, alpha=0.7, linewidth=1.2, label=None if position else row.label)
@@ -101,7 +108,7 @@ def _retention(comparison: Comparison, path: Path) -> Path:
     sources = sorted({source for row in comparison.rows for source in row.retention})
     fig, axes = plt.subplots(1, len(sources), figsize=(5 * len(sources), 3.6), squeeze=False, constrained_layout=True)
     for axis, source in zip(axes[0], sources, strict=True):
-        for row, colour in zip(comparison.rows, COLOURS, strict=False):
+        for row, colour in coloured(comparison.rows):
             for position, curve in enumerate(c for c in comparison.chosen(row) if c.retention.get(source)):
                 seconds = {p.step: p.seconds for p in curve.points}
                 points = [(seconds[step], value) for step, value in curve.retention[source] if step in seconds]

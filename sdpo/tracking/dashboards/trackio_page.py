@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from sdpo.tracking.dashboards.panels import as_json
 from sdpo.tracking.page import CHART_SCRIPT, STYLE
@@ -24,12 +23,11 @@ def write_frontend(folder: Path, n: int = 4) -> Path:
     return folder
 
 
-def show(project: str, folder: Path, n: int = 4, port: int | None = None, block: bool = True) -> tuple[Any, str]:
-    """Starts Trackio's server with the front end, on this machine only. Returns its handle and address."""
+def show(project: str, folder: Path, n: int = 4, port: int | None = None) -> None:
+    """Runs Trackio's server with the front end, on this machine only, until it is interrupted."""
     import trackio
 
     write_frontend(folder, n)
-    handle, url, _, _ = trackio.show(
-        project, frontend_dir=folder, server_port=port, host="127.0.0.1", open_browser=False, block_thread=block
+    trackio.show(
+        project, frontend_dir=folder, server_port=port, host="127.0.0.1", open_browser=False, block_thread=True
     )
-    return handle, url

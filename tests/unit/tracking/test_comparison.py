@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import yaml
 from sdpo.cli.compare import main
 from sdpo.errors import DataError
 from sdpo.tracking.comparison.curves import Budget, Point, load_curve
+from sdpo.tracking.comparison.figures import coloured
 from sdpo.tracking.comparison.summary import best_rate, compare, estimate
 
 MODES = {"SDPO": "sdpo", "GRPO": "vanilla"}
@@ -141,6 +143,13 @@ def test_run_folders_become_table_figures_page_and_json_without_a_run(tmp_path, 
     page = (out / "index.html").read_text()
     Balance().feed(page)
     assert "A &lt;b&gt; title" in page and "<b> title" not in page and "src=" not in page
+
+
+def test_every_arm_is_drawn_however_many_there_are(tmp_path):
+    curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.2]))
+    rows = compare([replace(curve, label=f"arm{i}") for i in range(8)]).rows
+    assert [row for row, _ in coloured(rows)] == rows
+    assert len({colour for _, colour in coloured(rows)}) == 6
 
 
 def test_a_run_without_validations_is_one_line_of_error(tmp_path, capsys):

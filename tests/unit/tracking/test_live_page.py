@@ -85,6 +85,7 @@ def test_a_sample_shows_reward_feedback_and_teacher_prompt_side_by_side_with_col
     assert tab.js(strengths) == [
         ["token less", "0%"], ["token less", "100%"], ["token less", "0%"], ["token more", "100%"],
     ]  # fmt: skip
+    assert "more tokens" not in text
     assert "advantage 2.500 nats" in tab.js("document.querySelectorAll('.token')[3].title")
     paint = "getComputedStyle(document.querySelectorAll('.token')[{}]).backgroundColor"
     assert tab.js(paint.format(1)) != tab.js(paint.format(3)) != tab.js(paint.format(0))
@@ -94,6 +95,19 @@ def test_a_sample_shows_reward_feedback_and_teacher_prompt_side_by_side_with_col
     assert right > left + 200  # side by side
     if target := os.environ.get("SDPO_SCREENSHOTS"):
         tab.screenshot(Path(target) / "watch_test.png")
+
+
+def test_a_response_longer_than_its_logged_tokens_is_shown_to_its_end(run, tab):
+    folder, server = run
+    long = _sample(4, 0, response_tokens=3004, response="x = 0\nreturn x" + " and so on" * 300 + " to the END")
+    _append(folder / "samples.jsonl", long)
+    numbers = {"tokens": ["x", " = 0", "\n", "return x"], "student": [-1] * 4, "teacher": [-1] * 4}
+    _append(folder / "tokens.jsonl", {"policy_version": 4, "uid": "problem-4", "index": 0, **numbers})
+    tab.open(server.url + "#samples")
+    tab.until("document.querySelector('#detail .top')?.innerText.includes('problem-4')")
+    assert tab.js("document.querySelectorAll('.tokens .token').length") == 4
+    text = tab.js("document.getElementById('detail').textContent")
+    assert "3,000 more tokens" in text and "to the END" in text
 
 
 def test_text_from_models_is_shown_and_never_run(run, tab):

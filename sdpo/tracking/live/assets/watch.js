@@ -180,6 +180,12 @@ function response(found) {
     text.append(node);
   }
   part.append(label, text);
+  // tokens.jsonl holds the beginning of a long response only.
+  const missing = found.response_tokens - found.tokens.length;
+  if (missing > 0) {
+    const note = `${missing.toLocaleString("en")} more tokens have no log-probs in the log; the whole response`;
+    part.append(block(note, found.response));
+  }
   return part;
 }
 
