@@ -68,8 +68,9 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER) as table:
             for batch in table.iter_batches(batch_size=READ_ROWS, use_threads=False):
                 yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: not a readable parquet file: {error}") from error
+    # A damaged page is an OSError, damaged text a UnicodeDecodeError.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())}") from error
 
 
 def _json_rows(path: Path) -> Iterator[Any]:
@@ -85,7 +86,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
                     yield _parse_line(line.lstrip("\ufeff"), f"{path} line {number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error}") from error
-    except (ValueError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except (OSError, ValueError, zlib.error, EOFError) as error:  # no permission, and gzip's own faults, are OSError
         raise DataError(f"{path}: not readable as JSON: {error}") from error
 
 

@@ -66,6 +66,30 @@ def test_a_flipped_byte_of_a_packed_file_ends_in_one_line(tmp_path: Path) -> Non
     assert zlib.error in causes
 
 
+def test_a_damaged_parquet_file_ends_in_one_line(tmp_path: Path) -> None:
+    path, causes = tmp_path / "a.parquet", set()
+    write_parquet([row | {"prompt": row["prompt"] * 20} for row in ROWS], path)
+    good = path.read_bytes()
+    for place in range(4, len(good), 7):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1 :])
+        try:
+            list(read_rows(path))
+        except DataError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            causes.add(type(error.__cause__))
+    assert OSError in causes
+
+
+def test_a_file_that_may_not_be_read_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = Path(write(tmp_path / "a.jsonl.gz", ""))
+    monkeypatch.setattr(gzip, "open", refuse)
+    with pytest.raises(DataError, match="a.jsonl.gz: not readable as JSON: .*Permission denied"):
+        list(read_rows(path))
+
+
 @pytest.mark.parametrize(("before", "after", "part"), [("\n", "", "line 2"), ("[{}, ", "]", "element 2")])
 def test_a_row_nested_too_deeply_ends_in_one_line(before: str, after: str, part: str, tmp_path: Path) -> None:
     deep = '{"a":' * 100_000 + "1" + "}" * 100_000
