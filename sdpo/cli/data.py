@@ -3,7 +3,8 @@
     python -m sdpo.cli.data check FILE [--model MODEL] [--against FILE] [--grade] [KEY=VALUE ...]
     python -m sdpo.cli.data prepare NAME [SOURCE] [OUT_DIR]
 
-Exit code 0: done, and nothing to object to; 1: the check found rows that need a decision; 3: a file cannot be used.
+Exit code 0: done, and nothing to object to; 1: the check found rows that need a decision; 3: a file cannot be used;
+2: a wrong option or setting; 4: no such model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from sdpo.cli.output_file import make_writable
 from sdpo.errors import SdpoError
 from sdpo.records import Prompt
 
@@ -72,6 +74,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from sdpo.config.compose import compose
 
     config = compose(["model=custom", "task=custom", *arguments.overrides])
+    if arguments.json:
+        make_writable(arguments.json, "--json")
     count_tokens = _token_counter(arguments.model, config) if arguments.model else None
     found = inspect(arguments.file, config, count_tokens, arguments.against, arguments.grade)
     print_inspection(arguments.file, found, config)

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpo.errors import ConfigError, SdpoError
+from sdpo.cli.output_file import make_writable
+from sdpo.errors import SdpoError
 
 if TYPE_CHECKING:
     from sdpo.screening.measure import Screening
@@ -52,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
     from sdpo.screening.verdict import judge
 
     if options.json:
-        _make_folder(options.json)
+        make_writable(options.json, "--json")
     started = time.monotonic()
     found = screen(
         config,
@@ -67,15 +68,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.dumps({"screening": asdict(found), "verdict": asdict(verdict)}, indent=1) + "\n")
     return 0
-
-
-def _make_folder(path: Path) -> None:
-    """Before the measurement, which takes minutes. Raises ConfigError for a file that cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"--json {path}: {error.strerror}") from error
 
 
 def report(found: Screening, verdict: Verdict) -> str:

@@ -84,10 +84,13 @@ def open_rows(name: str, field: str) -> tuple[Iterator[dict[str, Any]], bool]:
 def _builtin(name: str, field: str) -> list[Prompt]:
     task, _, rest = name.removeprefix(BUILTIN).partition("/")
     split, _, part = rest.partition("/")
-    if task != "programs" or split not in SPLITS or part not in PARTS:
-        allowed = ", ".join(f"{BUILTIN}programs/{s}/{p}" for s in SPLITS for p in PARTS)
+    allowed = ", ".join(f"{BUILTIN}programs/{s}/{p}" for s in SPLITS for p in PARTS)
+    if task != "programs":
         raise DataError(problem(field, name, allowed))
-    return problems(split, part)
+    try:
+        return problems(split, part)
+    except DataError as error:  # names the word; the person has written a setting
+        raise DataError(problem(field, name, allowed)) from error
 
 
 @dataclass(frozen=True)

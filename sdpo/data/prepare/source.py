@@ -14,7 +14,8 @@ Division = Literal["source", "questions", "tests"]
 
 @dataclass(frozen=True)
 class HubFiles:
-    """Where the hub has the data set: files of `id` that match `patterns`, below `folder` of the repository."""
+    """Where the hub has the data set: files of `id` whose whole paths match `patterns`; their folders are kept from
+    `folder` on."""
 
     id: str
     patterns: tuple[str, ...] = ("*.parquet",)

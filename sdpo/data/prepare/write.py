@@ -102,6 +102,8 @@ def prepare(
     kept. Unusable rows are dropped, counted and listed. Raises DataError when nothing is left or the name is unknown.
     """
     known = _known_source(name, selection)
+    if source is not None and revision is not None:
+        raise DataError(problem("revision", revision, f"one of the hub; {source} is read as it is", "leave it out"))
     origin = _from_hub(known, revision) if source is None else Origin(source)
     if origin.path.is_dir() and out_dir.resolve().is_relative_to(origin.path.resolve()):
         raise DataError(
@@ -126,6 +128,9 @@ def _known_source(name: str, selection: Selection) -> Source:
         raise DataError(problem("data set", name, ", ".join(SOURCES)))
     if selection.train_fraction is not None and not 0 < selection.train_fraction < 1:
         raise DataError(problem("train fraction", selection.train_fraction, "a number between 0 and 1"))
+    if selection.train_fraction is not None and selection.division == "source":
+        allowed = "none with the publisher's split"
+        raise DataError(problem("train fraction", selection.train_fraction, allowed, "divide by questions or tests"))
     if selection.window != DateWindow() and SOURCES[name].date_field is None:
         raise DataError(f"{name}: its rows have no dates; leave the window of dates out")
     return SOURCES[name]
@@ -136,8 +141,7 @@ def _from_hub(source: Source, revision: str | None) -> Origin:
         raise DataError(
             f"{source.name}: not on the hub in this form; download it from {source.origin} and name the folder"
         )
-    patterns = [f"{source.hub.folder}/{p}" if source.hub.folder and "/" not in p else p for p in source.hub.patterns]
-    snapshot = download(source.hub.id, revision, patterns, source.name)
+    snapshot = download(source.hub.id, revision, source.hub.patterns, source.name)
     return Origin(snapshot / source.hub.folder, source.hub.id, snapshot.name)
 
 

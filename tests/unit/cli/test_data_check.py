@@ -11,7 +11,7 @@ from sdpo.cli.data import FOUND_FAULTS, main
 from sdpo.cli.data_check import inspect
 from sdpo.cli.data_report import histogram, print_inspection
 from sdpo.config.compose import compose
-from sdpo.errors import DataError
+from sdpo.errors import ConfigError, DataError
 
 CONFIG = compose(["model=custom", "task=custom"])
 
@@ -166,6 +166,17 @@ def test_everything_found_can_be_had_as_json(tmp_path: Path) -> None:
     assert main(["check", path, "--json", str(tmp_path / "found.json")]) == FOUND_FAULTS
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["rows"] == 5 and found["unusable"][0]["row"] == 5 and len(found["lengths"]) == 4
+
+
+def test_the_json_file_may_lie_in_a_new_folder_and_one_that_cannot_be_written_is_told_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jsonl", GOOD)
+    assert main(["check", path, "--json", str(tmp_path / "new/found.json")]) == 0
+    assert json.loads((tmp_path / "new/found.json").read_text())["rows"] == 4
+    monkeypatch.setattr("sdpo.cli.data_check.inspect", lambda *given: pytest.fail("read"))
+    assert main(["check", path, "--json", f"{path}/found.json"]) == ConfigError.exit_code
+    assert capsys.readouterr().err.startswith("error: --json ")
 
 
 @pytest.mark.parametrize(

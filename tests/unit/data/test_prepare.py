@@ -264,6 +264,18 @@ def test_a_window_for_a_source_without_dates_is_an_error_not_ignored(tmp_path: P
         prepare("gsm8k", source, tmp_path / "out", Selection(window=DateWindow.parse(None, "2025-01-01")))
 
 
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [(["--split", "source", "--train-fraction", "0.5"], "train fraction"), (["--revision", "main"], "revision")],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    options: list[str], part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in/train.jsonl", GSM8K)
+    assert main(["prepare", "gsm8k", str(source), str(tmp_path / "out"), *options]) == DataError.exit_code
+    assert capsys.readouterr().err.startswith(f"error: {part}: got ") and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("dates", [("2025-02-30", None), ("2025-02-02", "2025-02-01")])
 def test_an_impossible_window_is_refused(dates: tuple[str, str | None]) -> None:
     with pytest.raises(DataError, match="date: got"):
