@@ -92,6 +92,13 @@ def _flat(node, prefix):
             yield f"{prefix}.{name}", value
 
 
+@pytest.mark.parametrize("model", ["tiny_easy", "tiny_unseen"])
+def test_the_embedded_models_differ_in_nothing_but_weights_and_names(model):
+    one, other = compose(["model=tiny_hard"]), compose([f"model={model}"])
+    different = {key for key in fields.by_key() if fields.get(one, key) != fields.get(other, key)}
+    assert different == {"vars", "actor_rollout_ref.model.path", "trainer.experiment_name", "trainer.default_local_dir"}
+
+
 # -- the embedded settings give way
 
 
