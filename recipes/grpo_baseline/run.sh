@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # recipes/grpo_baseline/run.sh [OVERRIDES...]
-# One run for each of TASKS: chemistry, physics, biology, material, tooluse, livecodebench. DATA: where `prepare` wrote.
+# One run for each of TASKS: chemistry, physics, biology, material, tooluse, livecodebench. SDPO_DATA_DIR: where
+# `prepare` wrote (default datasets).
 set -euo pipefail
+[ -z "${SDPO_DATA_DIR:-}" ] || SDPO_DATA_DIR=$(realpath -m "$SDPO_DATA_DIR")
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-export SDPO_DATA_DIR=${DATA:-datasets}
 
 for task in ${TASKS:-chemistry physics biology material tooluse livecodebench}; do
     case $task in

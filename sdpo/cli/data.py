@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -58,7 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument(
         "source", nargs="?", default=HUB, help="file or folder in the publisher's format; default: hub"
     )
-    prepare.add_argument("out_dir", nargs="?", type=Path, help="gets parquet files and manifest.json (datasets/NAME)")
+    prepare.add_argument(
+        "out_dir",
+        nargs="?",
+        type=Path,
+        help="gets parquet files and manifest.json ($SDPO_DATA_DIR/NAME, datasets/NAME)",
+    )
     prepare.add_argument("--revision", help="commit, tag or branch of the hub; the manifest names the commit")
     prepare.add_argument("--split", choices=["source", "questions", "tests"], help="how to divide into train and test")
     prepare.add_argument("--train-fraction", type=float, help="share of the questions (0.9) or of the tests (0.5)")
@@ -102,7 +108,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
     window = DateWindow.parse(arguments.first_date, arguments.last_date)
     selection = Selection(arguments.train_fraction, arguments.seed, window, arguments.split)
-    out_dir = arguments.out_dir or Path("datasets") / arguments.name
+    out_dir = arguments.out_dir or Path(os.environ.get("SDPO_DATA_DIR") or "datasets") / arguments.name
     source = None if arguments.source == HUB else Path(arguments.source)
     prepared = prepare(arguments.name, source, out_dir, selection, arguments.revision)
     for name, rows in sorted(prepared.rows.items()):

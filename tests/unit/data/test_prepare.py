@@ -299,6 +299,17 @@ def test_the_command_prints_counts_and_drops(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_prepared_data_goes_where_the_built_in_tasks_look_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "in/train.jsonl", GSM8K)
+    for folder in ("moved", ""):
+        monkeypatch.setenv("SDPO_DATA_DIR", str(tmp_path / folder) if folder else "")
+        monkeypatch.chdir(tmp_path)
+        assert main(["prepare", "gsm8k", str(source)]) == 0
+    assert (tmp_path / "moved/gsm8k/train.parquet").is_file() and (tmp_path / "datasets/gsm8k/train.parquet").is_file()
+
+
 def test_the_command_ends_in_one_line_on_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "poems", str(tmp_path), str(tmp_path / "out")]) == DataError.exit_code
     (tmp_path / "in").mkdir()

@@ -37,12 +37,19 @@ PAPER: dict[str, Any] = {
     "algorithm.rollout_correction.rollout_is_threshold": 2.0,
     f"{ACTOR}.loss_agg_mode": "token-mean",
     "trainer.n_gpus_per_node": 4,
+    "trainer.total_epochs": 30,
+    "trainer.test_freq": 5,
+    "trainer.max_actor_ckpt_to_keep": 1,
 }
 DISTILLED = {
     f"{ACTOR}.policy_loss.loss_mode": "sdpo",
     f"{DISTILL}.full_logit_distillation": True,
     f"{DISTILL}.distillation_add_tail": True,
     f"{DISTILL}.is_clip": 2.0,
+    f"{DISTILL}.success_reward_threshold": 1.0,
+    f"{DISTILL}.remove_thinking_from_demonstration": True,
+    f"{DISTILL}.environment_feedback_only_without_solution": True,
+    f"{DISTILL}.reprompt_truncation": "right",
     f"{DISTILL}.teacher_regularization": "ema",
     f"{DISTILL}.dont_reprompt_on_self_success": True,
     f"{DISTILL}.max_reprompt_len": 10240,
@@ -83,10 +90,38 @@ OWN: dict[str, dict[str, Any]] = {
         "algorithm.norm_adv_by_std_in_grpo": False,
         f"{ROLLOUT}.val_kwargs.n": 16,
     },
-    "single_gpu_24gb": {"trainer.n_gpus_per_node": 1, "actor_rollout_ref.model.path": "Qwen/Qwen3-0.6B"},
+    # These two are ours: what their pages say.
+    "single_gpu_24gb": DISTILLED
+    | {
+        "actor_rollout_ref.model.path": "Qwen/Qwen3-0.6B",
+        "trainer.n_gpus_per_node": 1,
+        "data.train_batch_size": 16,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 2048,
+        f"{DISTILL}.max_reprompt_len": 4096,
+        f"{DISTILL}.alpha": 0.5,
+        f"{DISTILL}.distillation_topk": 100,
+        f"{DISTILL}.teacher_update_rate": 0.05,
+        f"{DISTILL}.include_environment_feedback": True,
+        f"{ACTOR}.optim.lr": 1e-5,
+        f"{ACTOR}.ppo_mini_batch_size": 16,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": 8192,
+        f"{ROLLOUT}.n": 8,
+        f"{ROLLOUT}.gpu_memory_utilization": 0.35,
+    },
+    "smollm2_cpu": {
+        "actor_rollout_ref.model.path": "models/smollm2-135m",
+        "data.train_batch_size": 4,
+        "data.max_response_length": 128,
+        f"{ACTOR}.policy_loss.loss_mode": "sdpo",
+        f"{ACTOR}.ppo_mini_batch_size": 4,
+        f"{ROLLOUT}.n": 4,
+        "trainer.total_training_steps": 3,
+    },
 }
-BATCH = {"no_rich_feedback": 32, "rich_feedback": 32, "grpo_baseline": 32, "single_gpu_24gb": 16}
-MINI_BATCH = {"no_rich_feedback": 32, "rich_feedback": 1, "grpo_baseline": 8, "single_gpu_24gb": 16}
+ALGORITHM = (DISTILL, f"{ACTOR}.optim", f"{ACTOR}.policy_loss", f"{ACTOR}.clip", "algorithm")
+# What a smoke's other model brings with it; its own lines may change sizes only.
+BY_MODEL = {"tiny": set(), "smollm2": {f"{ACTOR}.ppo_max_token_len_per_gpu"}}
 # TASKS of the launch file -> (train file below the data folder)
 TASKS = {
     ("no_rich_feedback", "physics"): "sciknoweval/physics/train.parquet",
@@ -102,6 +137,12 @@ def composed(name: str, repository: Path, *overrides: str) -> Config:
     return compose(list(overrides), name, str(repository / "recipes" / name))
 
 
+def own_data(name: str) -> list[str]:
+    """The files that a launch file names, where the recipe does not."""
+    files = "data.train_files=[datasets/x/train.parquet]", "data.val_files=[datasets/x/test.parquet]"
+    return list(files) if name == "smollm2_cpu" else []
+
+
 def with_data(config: Config) -> Config:
     """Makes the files that the configuration names."""
     for name in (*config.data.train_files, *config.data.val_files):
@@ -114,13 +155,16 @@ def with_data(config: Config) -> Config:
 def test_a_recipe_composes_validates_and_has_the_papers_settings(
     name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SDPO_DATA_DIR", str(tmp_path))
-    config = with_data(composed(name, repository))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SDPO_DATA_DIR", raising=False)
+    Path("models/smollm2-135m").mkdir(parents=True)
+    Path("models/smollm2-135m/config.json").write_text("{}")
+    config = with_data(composed(name, repository, *own_data(name)))
     validate(config)
     assert {key: fields.get(config, key) for key in OWN[name]} == OWN[name]
 
 
-@pytest.mark.parametrize("name", [*OWN, "smollm2_cpu"])
+@pytest.mark.parametrize("name", OWN)
 def test_a_recipe_is_a_page_a_launch_file_and_few_lines_of_settings(name: str, repository: Path) -> None:
     folder = repository / "recipes" / name
     lines = (folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
@@ -134,18 +178,38 @@ def test_a_recipe_is_a_page_a_launch_file_and_few_lines_of_settings(name: str, r
 
 @pytest.mark.parametrize(("name", "task"), TASKS)
 def test_the_launch_file_starts_the_recipe_on_the_task(name: str, task: str, repository: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable, "DATA": str(tmp_path)} | ({"TASKS": task} if task else {})
+    environment = {**os.environ, "PYTHON": sys.executable, "SDPO_DATA_DIR": "data"} | ({"TASKS": task} if task else {})
     argv = [str(repository / "recipes" / name / "run.sh"), "--cfg", "job", "--resolve", "trainer.seed=7"]
-    run = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     started = yaml.safe_load(run.stdout.split("\n", 1)[1] if run.stdout.startswith("==") else run.stdout)
-    assert started["data"]["train_files"] == [f"{tmp_path}/{TASKS[name, task]}"]
+    assert started["data"]["train_files"] == [f"{tmp_path}/data/{TASKS[name, task]}"]
     assert started["trainer"]["seed"] == 7 and started["trainer"]["project_name"] == name
-    expected = 4 if "livecodebench" in TASKS[name, task] or name == "single_gpu_24gb" else 16
-    assert started["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"] == expected
+    rich = "livecodebench" in TASKS[name, task]
+    answers, optim = 4 if rich or name == "single_gpu_24gb" else 16, started["actor_rollout_ref"]["actor"]["optim"]
+    assert started["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"] == answers
+    assert (optim["lr_warmup_steps"] > 0) == (name in ("no_rich_feedback", "grpo_baseline") and not rich)
 
 
-@pytest.mark.parametrize("size", ["tiny", "smollm2"])
-@pytest.mark.parametrize("name", OWN)
+def test_the_launch_file_of_smollm2_takes_a_folder_as_seen_from_where_it_is_called(
+    repository: Path, tmp_path: Path
+) -> None:
+    for name, script in (("make", "true"), ("python", 'echo "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "sources").mkdir()
+    environment = {**os.environ, "PYTHON": f"{tmp_path}/python", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = [str(repository / "recipes/smollm2_cpu/run.sh"), "sources", "trainer.seed=7"]
+    run = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    prepared = [line.split()[4] for line in run.stdout.splitlines() if "sdpo.cli.data prepare" in line]
+    started = [line.split() for line in run.stdout.splitlines() if "sdpo.main_sdpo" in line]
+    assert prepared == [f"{tmp_path}/sources/sciknoweval/chemistry", f"{tmp_path}/sources/gsm8k"]
+    assert [words[-1] for words in started] == ["trainer.seed=7"] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [(size, name) for size in ("tiny", "smollm2") for name in OWN if (size, name) != ("smollm2", "smollm2_cpu")],
+)
 def test_the_smoke_sizes_validate_and_leave_the_algorithm_alone(
     size: str, name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,13 +217,14 @@ def test_the_smoke_sizes_validate_and_leave_the_algorithm_alone(
     overrides = (repository / "recipes/smoke" / f"{size}.txt").read_text(encoding="utf-8").split()
     if size == "smollm2":
         overrides.append("actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct")
-    full, small = composed(name, repository), composed(name, repository, *overrides)
+    small = composed(name, repository, *overrides)
     if size == "smollm2":
         with_data(small)
     validate(small)
-    kept = [key for key in OWN["no_rich_feedback"] if key.startswith((DISTILL, f"{ACTOR}.optim"))]
-    kept = [key for key in kept if not key.endswith("max_reprompt_len")]
-    assert [fields.get(small, key) for key in kept] == [fields.get(full, key) for key in kept]
+    sizes = {word.partition("=")[0] for word in overrides} | BY_MODEL[size]
+    kept = OWN[name].keys() - sizes
+    assert {key: fields.get(small, key) for key in kept} == {key: OWN[name][key] for key in kept}
+    assert not [key for key in sizes if key.startswith(ALGORITHM) and not key.endswith("max_reprompt_len")]
     assert small.trainer.total_training_steps == 1
 
 
@@ -171,5 +236,6 @@ def test_a_step_of_the_recipe_runs_on_the_cpu(name: str, repository: Path, tmp_p
     argv = ["--config-dir", str(repository / "recipes" / name), "--config-name", name, *overrides]
     assert main_sdpo.main([*argv, f"trainer.default_local_dir={tmp_path}/run", "trainer.val_before_train=false"]) == 0
     (line,) = [json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert line["step"] == 1 and line["train/samples"] == BATCH[name] * 8
-    assert line["actor/optimizer_steps"] == BATCH[name] // MINI_BATCH[name]
+    prompts, n = OWN[name]["data.train_batch_size"], OWN[name][f"{ROLLOUT}.n"]
+    assert line["step"] == 1 and line["train/samples"] == prompts * n
+    assert line["actor/optimizer_steps"] == prompts // OWN[name][f"{ACTOR}.ppo_mini_batch_size"]
