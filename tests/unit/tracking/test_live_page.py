@@ -104,6 +104,11 @@ def test_a_response_longer_than_its_logged_tokens_is_shown_to_its_end(run, tab):
     numbers = {"tokens": ["x", " = 0", "\n", "return x"], "student": [-1] * 4, "teacher": [-1] * 4}
     _append(folder / "tokens.jsonl", {"policy_version": 4, "uid": "problem-4", "index": 0, **numbers})
     tab.open(server.url + "#samples")
+    tab.until(
+        "(() => { document.getElementById('newest').click();"
+        "const line = [...document.querySelectorAll('#list button')].find(b => b.textContent.includes('problem-4'));"
+        "line?.click(); return Boolean(line); })()"
+    )
     tab.until("document.querySelector('#detail .top')?.textContent.includes('problem-4')")
     assert tab.js("document.querySelectorAll('.tokens .token').length") == 4
     text = tab.js("document.getElementById('detail').textContent")
