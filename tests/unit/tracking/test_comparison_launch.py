@@ -19,12 +19,13 @@ from sdpo.tracking.history import RunHistory
 
 # Stands in for a training run: a validation of one second of training and ten samples every 50 ms, until interrupted.
 RUN = """
-import json, pathlib, sys, time, yaml
+import json, os, pathlib, sys, time, yaml
 given = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
 folder = pathlib.Path(given["trainer.default_local_dir"])
 rate, seed = float(given.get("actor_rollout_ref.actor.optim.lr", 1e-3)), int(given["data.seed"])
 if given.get("fail"):
     sys.exit("no such luck")
+(folder / "pid").write_text(str(os.getpid()))
 (folder / "resolved_config.yaml").write_text(yaml.safe_dump({
     "data": {"seed": seed}, "trainer": {"group_name": given.get("trainer.group_name")},
     "actor_rollout_ref": {"actor": {"optim": {"lr": rate}, "policy_loss": {"loss_mode": sys.argv[1]}}}}))
@@ -89,9 +90,8 @@ def test_an_interrupted_comparison_leaves_no_run_behind(plan, tmp_path):
         signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ended.join()
-    size = metrics.stat().st_size
-    time.sleep(0.3)
-    assert metrics.stat().st_size == size
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(metrics.with_name("pid").read_text()), 0)
     assert not (tmp_path / "runs" / "baseline_grpo-seed0").exists()
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,14 +98,15 @@ def test_a_tracker_that_cannot_start_does_not_take_the_others_with_it(fake, tmp_
 
 def test_a_tracker_that_hangs_holds_the_training_up_for_a_bounded_time_only(fake, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(trackers, "FINISH_TIMEOUT_S", 0.1)
-    release = threading.Event()
-    fake.behaviour[("swanlab", "log")] = release.wait
+    hangs, release, waits, join = threading.Event(), threading.Event(), [], threading.Thread.join
+    monkeypatch.setattr(threading.Thread, "join", lambda thread, limit=None: waits.append(limit) or join(thread, limit))
+    fake.behaviour[("swanlab", "log")] = lambda: hangs.set() or release.wait()
     running = Trackers(identity(tmp_path), ["swanlab"], {})
-    began = time.monotonic()
     for step in range(100):
         running.log(step, {"a": 1.0})
+    assert hangs.wait(60)
     running.close()
-    assert time.monotonic() - began < 2.0
+    assert waits == [0.1] and logged(fake, "swanlab") == [0]  # it still hangs in the first
     assert "did not finish" in caplog.text
     release.set()
 
