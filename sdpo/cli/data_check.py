@@ -112,7 +112,7 @@ def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int,
         rows, table = open_rows(name, "file")
     for number, row in enumerate(rows, 1):
         found.rows = number
-        for column, value in row.items():
+        for column, value in _fields(row):
             entry = found.columns.setdefault(column, Column())
             if value is not None:
                 entry.filled += 1
@@ -122,6 +122,14 @@ def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int,
         except DataError as error:
             place, _, why = str(error).removeprefix("row: ").partition(": ")
             found.unusable.append(Finding(number, place, why))
+
+
+def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The columns, behind `reward_model` what is in it: the ground truth is a field of the schema like any other."""
+    for column, value in row.items():
+        yield column, value
+        if column == "reward_model" and isinstance(value, dict):
+            yield from ((f"{column}.{name}", inside) for name, inside in value.items())
 
 
 def _observed(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean, median, stdev
 from typing import Any
 
+from sdpo.errors import DataError
 from sdpo.tracking.comparison.curves import UNLIMITED, Budget, Curve
 
 TARGETS = (0.5, 0.8)
@@ -96,14 +97,25 @@ def compare(
     """A limit that `budget` leaves open is the most that every run has spent.
 
     The learning rate of a label is the one with the most seeds, which is the one that the launcher went on with; among
-    equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds.
+    equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds: DataError for two runs of one
+    label, rate and seed.
     """
+    _refuse_repeats(curves)
     budget = Budget(
         min(c.points[-1].seconds for c in curves) if budget.seconds is None else budget.seconds,
         min(c.points[-1].samples for c in curves) if budget.samples is None else budget.samples,
     )
     rows = [_row(label, [c for c in curves if c.label == label], budget, targets) for label in _labels(curves)]
     return Comparison(title, curves[0].metric, budget, targets, curves, rows, about or {})
+
+
+def _refuse_repeats(curves: list[Curve]) -> None:
+    seen: dict[tuple[str, float, int], Curve] = {}
+    for curve in curves:
+        first = seen.setdefault((curve.label, curve.learning_rate, curve.seed), curve)
+        if first is not curve:
+            same = f"both are {curve.label} with learning rate {curve.learning_rate:g} and seed {curve.seed}"
+            raise DataError(f"{first.run} and {curve.run}: {same}; leave one out, or set trainer.group_name")
 
 
 def best_rate(curves: list[Curve], budget: Budget = UNLIMITED) -> tuple[float, dict[float, float]]:

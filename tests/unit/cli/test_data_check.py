@@ -51,6 +51,13 @@ def test_a_good_file_has_nothing_to_object_to(tmp_path: Path, capsys: pytest.Cap
     assert "gsm8k" in text and "math" in text and "multiple_choice" in text
 
 
+def test_the_schema_says_what_the_ground_truths_are(tmp_path: Path) -> None:
+    found = inspect(write(tmp_path / "a.jsonl", [*GOOD, row("q", None)]), CONFIG)
+    column = found.columns["reward_model.ground_truth"]
+    assert column.filled == 4 and column.types == {"text": 3, "object": 1}
+    assert "reward_model.ground_truth  text | object" in printed("a.jsonl", found)
+
+
 def test_every_unusable_row_is_listed_with_number_field_and_problem(tmp_path: Path) -> None:
     rows = [*GOOD, {"data_source": "x"}, row("  "), row("q", tools="[{")]
     found = inspect(write(tmp_path / "a.jsonl", rows), CONFIG)

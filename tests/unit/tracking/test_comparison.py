@@ -168,6 +168,22 @@ def test_a_run_without_its_configuration_is_one_line_of_error_that_names_it(tmp_
     assert error.count("\n") == 1 and str(run) in error and "resolved_config.yaml" in error
 
 
+def test_the_same_run_twice_is_not_two_seeds(tmp_path, capsys):
+    run = str(_run(tmp_path, "GRPO", 1e-3, 4, [0.1, 0.2]))
+    assert main(["--from-runs", run, run, "--out", str(tmp_path / "out")]) == 3
+    assert "both are GRPO with learning rate 0.001 and seed 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--jobs=0", "--samples=0", "--seconds=-1", "--seconds=nan", "--seeds=0,1,0", "--rates=1e-3,0.001", "--seeds="],
+)
+def test_an_option_that_makes_no_sense_is_refused_before_a_run_is_started(option, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path / "out"), "trainer.total_training_steps=1", option])
+    assert option.split("=")[0] in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_a_comparison_without_an_end_is_refused(tmp_path, capsys):
     assert main(["--out", str(tmp_path)]) == 2
     assert "--seconds" in capsys.readouterr().err

@@ -123,6 +123,16 @@ def test_text_from_models_is_shown_and_never_run(run, tab):
     assert tab.js("document.querySelectorAll('script').length") == 1
 
 
+def test_the_page_says_how_the_run_ended(run, tab):
+    folder, server = run
+    tab.open(server.url)
+    for status in ("running", "finished", "failed"):
+        (folder / "new").write_text(json.dumps({"status": status}))
+        os.replace(folder / "new", folder / "run.json")
+        tab.until(f"document.getElementById('status').className === 'status {status}'")
+        assert tab.js("document.getElementById('status').textContent") == status
+
+
 def test_filters_and_search_narrow_the_list(run, tab):
     _, server = run
     tab.open(server.url + "#samples")
