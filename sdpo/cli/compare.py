@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sdpo.cli.output_file import writing
 from sdpo.errors import ConfigError, SdpoError
 from sdpo.tracking.comparison.curves import Budget, load_curve
 from sdpo.tracking.comparison.figures import write_figures
@@ -28,6 +29,8 @@ from sdpo.tracking.jsonl import write_atomically
 def main(argv: list[str] | None = None) -> int:
     try:
         options = _parse(argv)
+        with writing(options.out, "--out"):
+            options.out.mkdir(parents=True, exist_ok=True)
         sources = options.from_runs or run_all(_plan(options))
         curves = [load_curve(source, options.source) for source in sources]
         budget = Budget(options.seconds, options.samples)
@@ -42,7 +45,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def write(comparison: Comparison, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "results.json", json.dumps(comparison.as_json(), indent=1) + "\n")
     write_atomically(out / "table.md", markdown(comparison))
     write_atomically(out / "index.html", comparison_page(comparison))

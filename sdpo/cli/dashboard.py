@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sdpo.cli.output_file import writing
 from sdpo.errors import ConfigError, SdpoError
 
 
@@ -48,7 +49,8 @@ def _trackio(options: argparse.Namespace) -> int:
     from sdpo.tracking.dashboards.trackio_page import show, write_frontend
 
     if options.write:
-        print(write_frontend(options.write, options.n))
+        with writing(options.write, "--write"):
+            print(write_frontend(options.write, options.n))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         show(options.project, Path(folder), options.n, options.port)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from sdpo.cli.output_file import make_writable
+from sdpo.cli.output_file import make_writable, writing
 from sdpo.errors import SdpoError
 from sdpo.records import Prompt
 
@@ -40,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     except SdpoError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,7 +113,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     selection = Selection(arguments.train_fraction, arguments.seed, window, arguments.split)
     out_dir = arguments.out_dir or Path(os.environ.get("SDPO_DATA_DIR") or "datasets") / arguments.name
     source = None if arguments.source == HUB else Path(arguments.source)
-    prepared = prepare(arguments.name, source, out_dir, selection, arguments.revision)
+    with writing(out_dir, "output folder"):
+        prepared = prepare(arguments.name, source, out_dir, selection, arguments.revision)
     for name, rows in sorted(prepared.rows.items()):
         print(f"{out_dir / name}: {rows} rows")
     if prepared.outside_window:

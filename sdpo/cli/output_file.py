@@ -1,16 +1,25 @@
-"""The file that a command writes at its end."""
+"""Places that a command writes to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sdpo.errors import ConfigError
 
 
-def make_writable(path: Path, option: str) -> None:
-    """Makes the folder. Called before the work, which takes minutes; ConfigError for a file that cannot be written."""
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """A place that cannot be written to is a ConfigError that names the option."""
     try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{option} {error.filename or path}: {error.strerror or error}") from error
+
+
+def make_writable(path: Path, option: str) -> None:
+    """Makes the folder of a file, before the work, which takes minutes. Raises ConfigError."""
+    with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}") from error

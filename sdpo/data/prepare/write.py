@@ -228,7 +228,7 @@ def _source_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
             yield from csv.DictReader(lines)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path}: not readable as CSV: {error}") from error
 
 
