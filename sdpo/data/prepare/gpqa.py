@@ -18,7 +18,7 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
     options = [right, *(text_field(row, f"Incorrect Answer {i}") for i in (1, 2, 3))]
     record = text_field(row, "Record ID")
     order = list(range(len(options)))
-    random.Random(f"gpqa:{record}").shuffle(order)
+    random.Random(f"gpqa:{record}".encode("utf-8", "surrogatepass")).shuffle(order)
     info = {"index": record, "category": row.get("Subdomain"), "split": split}
     return choice_prompt("gpqa", text_field(row, "Question"), [options[i] for i in order], order.index(0), info)
 

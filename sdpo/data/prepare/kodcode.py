@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.source import HubFiles, Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, optional, parse_python, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -43,22 +43,19 @@ def _streams(test: str) -> list[dict[str, str]] | None:
         return None
     try:
         data = json.loads(test)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             data = ast.literal_eval(test)
-        except (ValueError, SyntaxError) as error:
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
             raise DataError(f"test: neither code nor stdin and stdout: {error}") from error
-    given, expected = data.get("stdin"), data.get("stdout")
+    given, expected = (data.get(name) if isinstance(data, dict) else None for name in ("stdin", "stdout"))
     if not isinstance(given, list) or not isinstance(expected, list) or not given or len(given) != len(expected):
         raise DataError("test: stdin and stdout must be lists of the same length, not empty")
     return [{"input": str(i), "output": str(o)} for i, o in zip(given, expected, strict=True)]
 
 
 def _python(test: str) -> str:
-    try:
-        tree = ast.parse(test)
-    except (SyntaxError, ValueError) as error:
-        raise DataError(f"test: not Python: {error}") from error
+    tree = parse_python(test, "test")
     if not any(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree)):
         raise DataError("test: no test function")
     return test
@@ -66,10 +63,8 @@ def _python(test: str) -> str:
 
 def _signatures(row: Mapping[str, Any]) -> str:
     """The functions that the tests call; the question does not always name them."""
-    infos = row.get("test_info") or []
-    lines = [
-        info["function_declaration"] for info in infos if isinstance(info, Mapping) and info.get("function_declaration")
-    ]
+    infos = [info for info in optional(row, "test_info", list) if isinstance(info, Mapping)]
+    lines = [line for info in infos if (line := optional(info, "function_declaration", str))]
     return " It has to define:\n\n```python\n" + "\n".join(lines) + "\n```" if lines else ""
 
 

@@ -3,12 +3,11 @@ text, the private ones compressed (`private_tests.py`)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from sdpo.data.prepare.private_tests import decode_tests
-from sdpo.data.prepare.source import HubFiles, Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, optional, parse_json, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -25,7 +24,7 @@ TEST_SECONDS = 6.0  # CPU time of one test, as the benchmark's own runner allows
 def convert(row: Mapping[str, Any], split: str) -> Prompt:
     """The ground truth holds every test; those that the publisher keeps private are `hidden`."""
     public = decode_tests(text_field(row, "public_test_cases"))
-    private = decode_tests(row.get("private_test_cases") or "[]")
+    private = decode_tests(optional(row, "private_test_cases", str) or "[]")
     tests = [*((test, False) for test in public), *((test, True) for test in private)]
     kinds = {test["testtype"] for test, _ in tests}
     if len(kinds) != 1 or not kinds <= {"stdin", "functional"}:
@@ -50,17 +49,15 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    question, starter = text_field(row, "question_content").strip(), row.get("starter_code") or ""
+    question, starter = text_field(row, "question_content").strip(), optional(row, "starter_code", str)
     if starter.strip():
         return f"{question}\n\n{STARTER}\n\n```python\n{starter.rstrip()}\n```"
     return f"{question}\n\n{READS_STDIN}"
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    try:
-        name = json.loads(text_field(row, "metadata")).get("func_name")
-    except (ValueError, AttributeError) as error:
-        raise DataError(f"metadata: not a JSON object: {error}") from error
+    metadata = parse_json(text_field(row, "metadata"), "metadata")
+    name = metadata.get("func_name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
         raise DataError("metadata: no func_name for functional tests")
     return name
@@ -68,11 +65,9 @@ def _function(row: Mapping[str, Any]) -> str:
 
 def _call(test: Mapping[str, str], hidden: bool) -> dict[str, Any]:
     """Arguments are one JSON value a line."""
-    try:
-        arguments = [json.loads(line) for line in test["input"].split("\n") if line.strip()]
-        return {"args": arguments, "expected": json.loads(test["output"]), "hidden": hidden}
-    except ValueError as error:
-        raise DataError(f"test cases: a functional test that is not JSON: {error}") from error
+    where = "test cases: a functional test"
+    arguments = [parse_json(line, where) for line in test["input"].split("\n") if line.strip()]
+    return {"args": arguments, "expected": parse_json(test["output"], where), "hidden": hidden}
 
 
 SOURCE = Source(

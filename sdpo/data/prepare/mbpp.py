@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.source import HubFiles, Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, optional, parse_python, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -25,11 +24,8 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
     if not isinstance(shown, list) or not shown or not all(isinstance(test, str) for test in shown):
         raise DataError(f"test_list: got {shown!r:.60}; it must be a list of assert statements")
     tests = "\n".join(shown[:SHOWN_TESTS])
-    code = row["test"] if row.get("test") else "\n".join([*_set_up(row), *shown])
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError) as error:
-        raise DataError(f"test_list: not Python: {error}") from error
+    code = optional(row, "test", str) or "\n".join([*_set_up(row), *shown])
+    parse_python(code, "test_list")
     return Prompt(
         uid="",
         messages=({"role": "user", "content": f"{question.strip()}\n\n{INSTRUCTION}\n\n```python\n{tests}\n```"},),
@@ -41,7 +37,8 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
 
 def _set_up(row: Mapping[str, Any]) -> list[str]:
     """Lines before the tests: `test_setup_code` (text) or `test_imports` (a list)."""
-    return [line for line in (row.get("test_setup_code"), *(row.get("test_imports") or [])) if line]
+    lines = [optional(row, "test_setup_code", str), *optional(row, "test_imports", list)]
+    return [line for line in lines if isinstance(line, str) and line]
 
 
 def _place(row: Mapping[str, Any], folder: str, split: str) -> tuple[str, str]:

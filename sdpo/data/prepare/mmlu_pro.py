@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.choices import choice_prompt, letter
-from sdpo.data.prepare.source import HubFiles, Source, text_field
+from sdpo.data.prepare.choices import MAX_OPTIONS, choice_prompt, letter
+from sdpo.data.prepare.source import HubFiles, Source, optional, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -14,10 +14,10 @@ from sdpo.records import Prompt
 def convert(row: Mapping[str, Any], split: str) -> Prompt:
     """The ground truth is {"answer": letter, "choices": number of options}."""
     answer, index = text_field(row, "answer").strip(), row.get("answer_index")
-    if not isinstance(index, int) or letter(index) != answer:
+    if index not in range(MAX_OPTIONS) or letter(index) != answer:
         raise DataError(f"answer: got {answer!r} with answer_index {index!r}; they name different options")
     info = {"index": row.get("question_id"), "category": row.get("category"), "split": split}
-    return choice_prompt("mmlu_pro", text_field(row, "question"), row.get("options") or [], index, info)
+    return choice_prompt("mmlu_pro", text_field(row, "question"), optional(row, "options", list), index, info)
 
 
 SOURCE = Source(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sdpo.data.prepare.choices import choice_prompt
-from sdpo.data.prepare.source import HubFiles, Source, text_field
+from sdpo.data.prepare.source import HubFiles, Source, optional, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -52,7 +52,7 @@ def _convert_choices(row: Mapping[str, Any], split: str) -> Prompt:
         raise DataError(f"choices: got {choices!r:.60}; it must hold text and label, two lists")
     if key not in choices["label"]:
         raise DataError(f"answerKey: got {key!r}; allowed: {', '.join(map(str, choices['label']))}")
-    info = {"category": (row.get("details") or {}).get("task"), "split": split}
+    info = {"category": optional(row, "details", dict).get("task"), "split": split}
     place = choices["label"].index(key)
     return choice_prompt("sciknoweval", text_field(row, "question"), choices.get("text") or [], place, info)
 
@@ -61,7 +61,7 @@ def _selects(row: Mapping[str, Any]) -> bool:
     """Everything in the prepared form; of the hub's rows, multiple choice of level 3."""
     if not _from_hub(row):
         return True
-    level = (row.get("details") or {}).get("level")
+    level = optional(row, "details", dict).get("level")
     return level == LEVEL and str(row.get("type", "")).startswith("mcq")
 
 

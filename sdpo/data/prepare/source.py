@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
+Value = TypeVar("Value", str, list, dict)
 Division = Literal["source", "questions", "tests"]
 
 
@@ -47,3 +50,32 @@ def text_field(row: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{name}: got {value!r}; it must be text")
     return value
+
+
+def optional(row: Mapping[str, Any], name: str, kind: type[Value]) -> Value:
+    """A field that may be absent or null: empty then. Raises DataError for one of another kind."""
+    value = row.get(name)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise DataError(f"{name}: got {value!r:.60}; it must be {_KINDS[kind]}")
+    return value
+
+
+_KINDS = {str: "text", list: "a list", dict: "an object"}
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Raises DataError for what is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON: {error}") from error
+
+
+def parse_python(text: str, where: str) -> ast.Module:
+    """Raises DataError for what is not Python, or is nested too deeply (a MemoryError of the parser's own stack)."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"{where}: not Python: {error or type(error).__name__}") from error

@@ -3,11 +3,10 @@ question in one text) and `answer`, a JSON list of {"Action", "Action_Input"} wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from sdpo.data.prepare.source import Source, text_field
+from sdpo.data.prepare.source import Source, parse_json, text_field
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -26,10 +25,7 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
 
 
 def _actions(answer: str) -> list[Any]:
-    try:
-        actions = json.loads(answer)
-    except ValueError as error:
-        raise DataError(f"answer: not valid JSON: {error}") from error
+    actions = parse_json(answer, "answer")
     if not isinstance(actions, list) or not actions:
         raise DataError(f"answer: got {answer[:60]!r}; it must be a list of actions that is not empty")
     return actions
@@ -40,10 +36,7 @@ def _call(action: Any) -> dict[str, Any]:
         raise DataError(f"answer: got {action!r}; an action has Action and Action_Input")
     arguments = action.get("Action_Input", "{}")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            raise DataError(f"answer: Action_Input {arguments!r} is not valid JSON: {error}") from error
+        arguments = parse_json(arguments, f"answer: Action_Input {arguments!r:.60}")
     if not isinstance(arguments, dict):
         raise DataError(f"answer: Action_Input {arguments!r} must be an object")
     return {"name": action["Action"], "arguments": arguments}

@@ -32,6 +32,7 @@ from sdpo.data.rows import to_prompt, to_row
 from sdpo.data.store import PromptStore
 from sdpo.data.window import DateWindow
 from sdpo.errors import DataError, problem
+from sdpo.records import Prompt
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -196,7 +197,7 @@ def _convert_file(
                 continue
             own = source.place(row, *place) if source.place else place
             prompt = source.convert(row, own[1])
-            to_prompt(to_row(prompt), "", "converted")  # what is written must load
+            _check_loads(prompt)
         except DataError as error:
             prepared.dropped.append({"file": str(path.relative_to(root)), "row": number, "why": str(error)})
             continue
@@ -206,6 +207,16 @@ def _convert_file(
         why = unusable[0]["why"] if unusable else "it holds none"
         raise DataError(f"{path}: no row can be used as {source.name} ({why})")
     prepared.source_files.append({"file": str(path.relative_to(root)), "sha256": _sha256(path), "rows": number})
+
+
+def _check_loads(prompt: Prompt) -> None:
+    """What is written must load. Raises DataError."""
+    row = to_row(prompt)
+    to_prompt(row, "", "converted")
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise DataError("a text holds half of a surrogate pair, which no file takes") from error
 
 
 def _why_nothing_is_left(prepared: Prepared) -> str:
