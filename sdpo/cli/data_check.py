@@ -143,9 +143,13 @@ def _observed(
 ) -> Iterator[tuple[int, Prompt]]:
     """Passes on what can be graded, after counting everything."""
     for number, prompt in prompts:
+        try:
+            length = count_tokens(prompt) if count_tokens else sum(len(m["content"]) for m in prompt.messages)
+        except DataError as error:  # the model's template refuses it
+            found.unusable.append(Finding(number, config.data.prompt_key, str(error)))
+            continue
         found.usable += 1
         _count(found.sources, prompt.data_source)
-        length = count_tokens(prompt) if count_tokens else sum(len(m["content"]) for m in prompt.messages)
         found.lengths.append(length)
         found.too_long += bool(count_tokens) and length > config.data.max_prompt_length
         key, truth = question_key(prompt), _digest(json.dumps(prompt.ground_truth, default=repr))

@@ -139,7 +139,10 @@ def select_prompts(
         if reason := cannot_grade(prompt):
             selection.dropped.append(Drop(prompt.uid, "reward_model.ground_truth", reason))
             continue
-        tokens = len(chat.student_ids(prompt))
+        try:
+            tokens = len(chat.student_ids(prompt))
+        except DataError as error:  # the template refuses it, and does not know its row
+            raise DataError(f"row {prompt.uid}: {error}") from error
         if tokens <= limit:
             selection.prompts.append(prompt)
             continue

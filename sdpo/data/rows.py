@@ -16,6 +16,7 @@ from sdpo.errors import DataError
 from sdpo.records import Prompt
 
 _LAST_ROLES = ("user", "tool")
+_DEEPEST = 100  # levels of nesting; the templates' own recursion ends some hundreds further on
 
 
 def to_prompt(
@@ -43,6 +44,9 @@ def to_prompt(
         if not isinstance(value, Mapping):
             raise DataError(f"{where}: {name}: got {type(value).__name__}; it must be an object")
     tools = _decoded(row.get("tools"), f"{where}: tools", list, from_table)
+    for number, tool in enumerate(tools or [], 1):
+        if not isinstance(tool, Mapping):
+            raise DataError(f"{where}: tools: entry {number}: got {_short(tool)}; a tool's schema is an object")
     return Prompt(
         uid=uid,
         messages=_messages(row[prompt_key], f"{where}: {prompt_key}", from_table),
@@ -112,16 +116,31 @@ def _message(value: Any, where: str, from_table: bool) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if calls:
         message["tool_calls"] = [_tool_call(call, f"{where}: tool_calls", from_table) for call in calls]
+        _check_texts(message["tool_calls"], f"{where}: tool_calls")
     elif "content" not in message:
         raise DataError(f"{where}: content: missing")
     message["content"] = _content(message.get("content", ""), where)
-    try:
-        message["content"].encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: content: half of a surrogate pair at character {error.start}; no tokenizer takes it"
-        ) from error
+    _check_texts(message["content"], f"{where}: content")
     return message
+
+
+def _check_texts(value: Any, where: str, depth: int = 0) -> None:
+    """Raises DataError for what no tokenizer or no template takes."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            why = f"half of a surrogate pair at character {error.start}; no tokenizer takes it"
+            raise DataError(f"{where}: {why}") from error
+    elif depth > _DEEPEST:
+        raise DataError(f"{where}: nested more than {_DEEPEST} levels deep")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_texts(key, where, depth + 1)
+            _check_texts(item, where, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_texts(item, where, depth + 1)
 
 
 def _content(value: Any, where: str) -> str:
@@ -195,6 +214,7 @@ def _decoded(value: Any, where: str, kind: type, from_table: bool) -> Any:
         value = _without_nulls(value)
     if not isinstance(value, kind):
         raise DataError(f"{where}: got {_short(value)}; it must be a {kind.__name__} or JSON text of one")
+    _check_texts(value, where)
     return value
 
 

@@ -12,6 +12,7 @@ from sdpo.cli.data_check import inspect
 from sdpo.cli.data_report import histogram, print_inspection
 from sdpo.config.compose import compose
 from sdpo.errors import ConfigError, DataError
+from sdpo.records import Prompt
 
 CONFIG = compose(["model=custom", "task=custom"])
 
@@ -96,6 +97,18 @@ def test_lengths_are_tokens_under_the_models_template(tmp_path: Path, capsys: py
     assert "prompt length in tokens" in text and "1 over data.max_prompt_length=100" in text
     assert main(["check", path]) == 0
     assert "prompt length in characters: median 1800" in capsys.readouterr().out
+
+
+def test_rows_that_the_models_template_refuses_are_listed(tmp_path: Path) -> None:
+    def count(prompt: Prompt) -> int:
+        if prompt.messages[0]["role"] == "system":
+            raise DataError("chat template: cannot render messages with roles ['system', 'user']")
+        return 3
+
+    system = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    found = inspect(write(tmp_path / "a.jsonl", [*GOOD, row("q") | {"prompt": system}]), CONFIG, count)
+    assert (found.rows, found.usable, list(found.lengths)) == (5, 4, [3] * 4)
+    assert [(f.row, f.field, f.why[:13]) for f in found.unusable] == [(5, "prompt", "chat template")]
 
 
 def test_histograms_cover_every_length_once() -> None:

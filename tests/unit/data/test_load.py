@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from jinja2 import TemplateError
 
 from sdpo.config.schema import DataConfig
 from sdpo.data.files import read_rows, write_parquet
@@ -220,6 +221,15 @@ def test_the_length_filter_counts_template_tools_and_header(chat: ChatRenderer) 
     assert list(selected.prompts) == [plain]
     assert [(d.uid, d.field) for d in selected.dropped] == [("b", "prompt"), ("c", "prompt")]
     assert selected.summary().startswith("dropped 2 of 3 rows (2 for prompt): b: ")
+
+
+def test_a_row_that_the_template_refuses_is_named(chat: ChatRenderer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **options: object) -> None:
+        raise TemplateError("roles must alternate")
+
+    monkeypatch.setattr(chat.tokenizer, "apply_chat_template", refuse)
+    with pytest.raises(DataError, match=r"row train/x:7: chat template: cannot render .*roles must alternate"):
+        select_prompts([prompt("train/x:7", "hi")], chat, DataConfig())
 
 
 def test_a_prompt_over_the_limit_is_dropped_whole_never_cut_and_counted(chat: ChatRenderer) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,17 @@ def test_tools_and_template_options_survive_the_table(tmp_path: Path) -> None:
     assert through_parquet(prompts, tmp_path) == prompts
 
 
+def nested(levels: int) -> Any:
+    return json.loads('{"a":' * levels + "1" + "}" * levels)
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"name": "get", "arguments": arguments}]}
+
+
+TOLD = {"role": "tool", "content": "sunny"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -134,6 +146,11 @@ def test_tools_and_template_options_survive_the_table(tmp_path: Path) -> None:
         ({"reward_model": "4"}, r"row 3: reward_model: got str"),
         ({"reward_model": {"encoding": "json", "ground_truth": "{"}}, r"reward_model\.ground_truth: encoding is json"),
         ({"tools": "[{"}, r"row 3: tools: not valid JSON"),
+        ({"tools": ["get"]}, r"row 3: tools: entry 1: got 'get'; a tool's schema is an object"),
+        ({"tools": [{"name": "\ud800"}]}, r"row 3: tools: half of a surrogate pair at character 0"),
+        ({"tools": [nested(900)]}, r"row 3: tools: nested more than 100 levels deep"),
+        ({"prompt": [USER, calling(nested(900)), TOLD]}, r"row 3: prompt message 2: tool_calls: nested more than"),
+        ({"prompt": [USER, calling({"a": "\ud800"}), TOLD]}, r"prompt message 2: tool_calls: half of a surrogate"),
         ({"tools": "{}"}, r"row 3: tools: got \{\}; it must be a list"),
         ({"chat_template_kwargs": [1]}, r"chat_template_kwargs: got \[1\]; it must be a dict"),
     ],
