@@ -24,6 +24,7 @@ REPORT_FILE = "report.html"
 
 _VALIDATION_NAME = re.compile(r"^val/avg@(\d+)$")
 _THRESHOLD = "actor_rollout_ref.actor.self_distillation.success_reward_threshold"
+_LARGEST = 1e300  # of a number that a chart can scale
 _REWARD_TOLERANCE = 1e-9  # as in training: ten tests of weight 0.1 sum to 0.9999999999999999
 # Keys of timing/ that are not a phase.
 _TOTALS = frozenset({"timing/step_s", "timing/elapsed_s"})
@@ -106,7 +107,7 @@ class RunHistory:
         return Summary(
             title=f"{self._trainer('project_name', 'sdpo')} / {self._trainer('experiment_name', self.run_dir.name)}",
             algorithm=self._algorithm(),
-            model=str(self.config.get("actor_rollout_ref", {}).get("model", {}).get("path", "")),
+            model=str(setting(self.config, "actor_rollout_ref.model.path") or ""),
             status=str(self.state.get("status", "unknown")),
             validation_name=self.validation_name,
             before=before,
@@ -115,18 +116,17 @@ class RunHistory:
             best=best if after else None,
             best_step=best_step if after else None,
             steps=self.rows[-1]["step"] if self.rows else 0,
-            total_steps=self.state.get("total_steps"),
+            total_steps=total if isinstance(total := self.state.get("total_steps"), int) else None,
             samples=self.last("train/samples"),
             elapsed_s=self.last("timing/elapsed_s"),
             phase_seconds=self.phase_seconds(),
         )
 
     def _trainer(self, name: str, default: str) -> str:
-        return str(self.config.get("trainer", {}).get(name) or default)
+        return str(setting(self.config, f"trainer.{name}") or default)
 
     def _algorithm(self) -> str:
-        actor = self.config.get("actor_rollout_ref", {}).get("actor", {})
-        mode = str(actor.get("policy_loss", {}).get("loss_mode", ""))
+        mode = str(setting(self.config, "actor_rollout_ref.actor.policy_loss.loss_mode") or "")
         return {"sdpo": "SDPO", "vanilla": "GRPO"}.get(mode, mode)
 
 
@@ -191,7 +191,7 @@ def add_to_columns(columns: dict[str, list[tuple[int, float]]], row: dict[str, A
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpo.errors import DataError
-from sdpo.tracking.history import CONFIG_FILE, RunHistory
+from sdpo.tracking.history import CONFIG_FILE, RunHistory, setting
 
 _BY_SOURCE = re.compile(r"^val/(.+)/avg@(\d+)$")
 PHASES = ("rollout", "update", "sync")  # of a training step; validation and checkpoints are not training
@@ -108,7 +108,7 @@ def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
     trained = [row for row in history.rows if row["step"] > 0]
     return Curve(
         run=history.run_dir.name,
-        label=config.get("trainer", {}).get("group_name") or history.summary().algorithm,
+        label=setting(config, "trainer.group_name") or history.summary().algorithm,
         learning_rate=rate,
         seed=seed,
         metric=name,

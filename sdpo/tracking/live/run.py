@@ -32,7 +32,7 @@ SLICE = 8 << 20  # bytes indexed before others get their turn
 SEARCH_S = 1.5  # a search answers after this long with what it has, and where to go on
 
 Record = dict[str, Any]
-Key = tuple[Any, Any, Any]  # policy version, uid, index
+Key = tuple[int, str, int]  # policy version, uid, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class LiveRun:
             if self._tokens.refresh():
                 self._token_places.clear()
             for place, record in self._tokens.read(SLICE):
-                self._token_places[record.get("policy_version"), record.get("uid"), record.get("index")] = place
+                self._token_places[_key(record)] = place
             return _behind(self._tokens)
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -217,6 +217,11 @@ def outcome(entry: Entry, threshold: float) -> str:
     if entry.reward is None:
         return "ungraded"
     return "solved" if is_solved(entry.reward, threshold) else "failed"
+
+
+def _key(record: Record) -> Key:
+    """As `Entry.key`."""
+    return _whole(record.get("policy_version")), str(record.get("uid", "")), _whole(record.get("index"))
 
 
 def _entry(place: Place, record: Record) -> Entry:

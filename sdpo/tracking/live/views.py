@@ -92,7 +92,9 @@ def _tokens(record: Record | None) -> list[list[Any]] | None:
     """[text, student's log-prob, teacher's log-prob] of each token."""
     if record is None:
         return None
-    columns = (record.get(name) or [] for name in ("tokens", "student", "teacher"))
+    columns = [record.get(name) for name in ("tokens", "student", "teacher")]
+    if not all(isinstance(column, list) for column in columns):
+        return None
     return [[text, student, teacher] for text, student, teacher in zip(*columns, strict=False)]
 
 

@@ -79,3 +79,36 @@ def test_a_metrics_file_of_nulls_is_a_page_without_curves(tmp_path):
     live = LiveRun(run)
     live.refresh()
     assert views.charts(live) == {} and "<svg" not in write_report(run).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("resolved_config.yaml", {"trainer": 1, "actor_rollout_ref": {"actor": [], "model": "m"}}),
+        ("run.json", {"status": ["x"], "total_steps": "many"}),
+        ("tokens.jsonl", {"policy_version": [], "uid": {"a": 1}, "index": None, "tokens": 3}),
+        ("metrics.jsonl", {"step": 1, "train/samples": 10**400, "timing/step_s": 1e308}),
+    ],
+)
+def test_a_value_of_another_kind_than_expected_is_left_out(tmp_path, name, content):
+    run = _run(tmp_path, [{"step": 0, "val/avg@4": 0.1}, {"step": 1, "val/avg@4": 0.2}])
+    sample = {"step": 1, "phase": "train", "uid": "a", "index": 0, "prompt": [], "response": "x", "reward": 1.0}
+    (tmp_path / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    with (run / name).open("a" if name.endswith(".jsonl") else "w") as file:
+        file.write(json.dumps(content) + "\n")
+    live = LiveRun(run)
+    live.refresh()
+    page = views.state(live)
+    assert "0.200" in page["tiles"] and views.charts(live) and views.sample(live, 0, live.generation)["tokens"] is None
+    assert "0.200" in write_report(run).read_text()
+
+
+def test_token_numbers_belong_to_their_sample_whatever_kind_of_id_the_data_has(tmp_path):
+    run = _run(tmp_path, [{"step": 1, "val/avg@4": 0.1}])
+    sample = {"step": 1, "phase": "train", "uid": 7, "index": 0, "policy_version": 0, "prompt": [], "response": "x"}
+    (run / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    tokens = {"policy_version": 0, "uid": 7, "index": 0, "tokens": ["x"], "student": [-1.0], "teacher": [-2.0]}
+    (run / "tokens.jsonl").write_text(json.dumps(tokens) + "\n")
+    live = LiveRun(run)
+    live.refresh()
+    assert views.sample(live, 0, live.generation)["tokens"] == [["x", -1.0, -2.0]]
