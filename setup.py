@@ -17,6 +17,7 @@ CORE = [
     "math-verify>=0.9,<1",
     "latex2sympy2_extended>=1.11,<2",
     "matplotlib>=3.11,<4",
+    "numba>=0.65,<1",
     "numpy>=2.0",
     "omegaconf>=2.3.1,<2.4",
     "pandas>=3.0",

@@ -47,25 +47,52 @@ def _block_terms_(
     p, q, spare = scratch
     own = _Side(student, p, exponentials_(student, spec.temperature, p))
     other = _Side(teacher, q, exponentials_(teacher, spec.temperature, q))
-    log_prob = own.log_probs(ids)
+    log_prob = own.softmax.log_probs(ids)
     entropies = own.entropy(spare), other.entropy(spare)
     mass = teacher_mass = torch.ones_like(log_prob)
     factor = torch.full_like(log_prob, 1.0 / spec.temperature)
     if spec.mode == "full":
         value, factor = _WHOLE.get(spec.alpha, _jensen_shannon_)(own, other, spare, spec.alpha)
         factor /= spec.temperature
-    elif spec.mode == "token":
-        ratio = log_prob - other.log_probs(ids)
-        value = ratio * log_prob  # score-function form of the reverse KL: the ratio counts as a constant
-        _through_softmax_(own, ids, ratio)
     else:
-        ids, counted = support.choose_support(student, teacher, spec.topk, spec.support)
-        inside = [support.gather_log_probs(side.logits, side.z.log(), ids, counted) for side in (own, other)]
-        value, slope = restricted(*inside, spec)
-        _through_softmax_(own, ids, slope)
-        value = value[:, None]
-        mass, teacher_mass = (log_probs.exp().sum(-1, keepdim=True) for log_probs in inside)
+        few = few_categories(own.softmax, other.softmax, ids, spec)
+        value, (mass, teacher_mass) = few.value[:, None], few.masses[..., None]
+        _through_softmax_(own, few.ids, few.slope)
     return torch.cat([value, log_prob, *entropies, mass, teacher_mass, factor], -1).T
+
+
+class Softmax(NamedTuple):
+    """exp(warmth * (logits [n, V] - top)) / z. z, top: [n, 1]; warmth: one over the temperature."""
+
+    logits: torch.Tensor
+    z: torch.Tensor
+    top: torch.Tensor | float = 0.0
+    warmth: float = 1.0
+
+    def log_probs(self, ids: torch.Tensor) -> torch.Tensor:
+        """Of ids [n, K]. The largest logit goes first, so that likely tokens keep their digits."""
+        return (self.logits.gather(-1, ids) - self.top) * self.warmth - self.z.log()
+
+
+class FewCategories(NamedTuple):
+    """Top-k and sampled-token modes, after which only the tokens `ids` are left to look at."""
+
+    value: torch.Tensor  # [n], divergence
+    ids: torch.Tensor  # [n, K]
+    slope: torch.Tensor  # [n, K], derivative of the divergence by the student's log-probs at the ids
+    masses: torch.Tensor  # [2, n], what student and teacher give to the support
+
+
+def few_categories(own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence) -> FewCategories:
+    """ids [n, 1]: the sampled tokens."""
+    if spec.mode == "token":
+        log_prob = own.log_probs(ids)
+        ratio = log_prob - other.log_probs(ids)  # counts as a constant: score-function form of the reverse KL
+        return FewCategories((ratio * log_prob)[:, 0], ids, ratio, ratio.new_ones(2, len(ids)))
+    ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support)
+    inside = [side.log_probs(ids).masked_fill_(~counted, -torch.inf) for side in (own, other)]
+    value, slope = restricted(*inside, spec)
+    return FewCategories(value, ids, slope, torch.stack([log_probs.exp().sum(-1) for log_probs in inside]))
 
 
 class _Side(NamedTuple):
@@ -75,11 +102,30 @@ class _Side(NamedTuple):
     exps: torch.Tensor
     z: torch.Tensor
 
-    def log_probs(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.logits.gather(-1, ids) - self.z.log()
+    @property
+    def softmax(self) -> Softmax:
+        return Softmax(self.logits, self.z)
 
     def entropy(self, spare: torch.Tensor) -> torch.Tensor:
         return self.z.log() - dot(self.exps, self.logits, spare) / self.z
+
+
+def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.Tensor]:
+    """softmax(logits [n, V] / temperature) and its entropy [n, 1] in nats; the logits are shifted and divided."""
+    z, entropy = logits.new_empty(2, logits.shape[0], 1)
+    blocks = row_blocks(logits)
+    scratch = torch.empty_like(logits[blocks[0]]) if blocks else None
+    for rows in blocks:
+        block, exps = logits[rows], scratch[: rows.stop - rows.start]
+        z[rows] = exponentials_(block, temperature, exps)
+        entropy[rows] = z[rows].log() - dot(exps, block, exps) / z[rows]
+    return Softmax(logits, z), entropy
+
+
+def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> None:
+    """Replaces the logits that `softmax_` has left by the derivative by them, times the temperature; slope [n, K]: the
+    derivative by the log-probs at `ids` [n, K]."""
+    own.logits.exp_().mul_(-slope.sum(-1, keepdim=True) / own.z).scatter_add_(-1, ids, slope)
 
 
 def exponentials_(logits: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from sdpo.algorithms import chunk_terms
+from sdpo.algorithms import kernels
+from sdpo.algorithms.chunk_terms import STATISTICS
 from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import HeadGradient, token_chunks, wide
 from sdpo.algorithms.scores import ResponseScores, Scores
@@ -81,24 +81,15 @@ class _DistillationLoss(torch.autograd.Function):
         return *gradients, None, None, None, None
 
 
-def terms_path(logits: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """`chunk_terms_` for such logits: Triton's for float32 on CUDA where Triton is installed, with the same numbers."""
-    if logits.is_cuda and logits.dtype == torch.float32 and find_spec("triton") is not None:
-        from sdpo.algorithms import triton_terms
-
-        return triton_terms.chunk_terms_
-    return chunk_terms.chunk_terms_
-
-
 def _run(
     student: ResponseScores, teacher: Scores, ids: torch.Tensor, distillation: Distillation, gradient: HeadGradient
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     tokens, width, dtype = ids.shape[0], student.vocab_size, wide(student.hidden.dtype)
     chunks = token_chunks(tokens, width, student.hidden)
-    values = student.hidden.new_empty(chunk_terms.STATISTICS, tokens, dtype=dtype)
+    values = student.hidden.new_empty(STATISTICS, tokens, dtype=dtype)
     loss = values.new_zeros(())
     buffers = values.new_empty(2, chunks[0].stop if chunks else 0, width)
-    chunk_terms_ = terms_path(buffers)
+    chunk_terms_ = kernels.distillation_terms(buffers)
     for part in chunks:
         size = part.stop - part.start
         p_logits, q_logits = student.logits(part, buffers[0, :size]), teacher.logits(part, buffers[1, :size])

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from sdpo.algorithms.chunk_terms import dot, exponentials_
+from sdpo.algorithms.chunk_terms import Softmax
 from sdpo.algorithms.head import HeadGradient, row_blocks, through_soft_cap, token_chunks, wide
+from sdpo.algorithms.kernels import softmax_terms
 from sdpo.algorithms.scores import ResponseScores
 
 
@@ -43,13 +44,9 @@ class _Policy:
     def terms(self) -> torch.Tensor:
         """Log-prob and entropy, [2, N]."""
         values = self.scores.hidden.new_empty(2, self.ids.shape[0], dtype=wide(self.scores.hidden.dtype))
-        for part, logits, spare in self._chunks():
-            for rows in row_blocks(logits):
-                here = slice(part.start + rows.start, part.start + rows.stop)
-                block, exps = logits[rows], spare[: rows.stop - rows.start]
-                z = exponentials_(block, self.temperature, exps)
-                log_z, own = z.log(), block.gather(-1, self.ids[here, None])
-                values[:, here] = torch.cat([own - log_z, log_z - dot(exps, block, exps) / z], -1).T
+        for part, logits in self._chunks():
+            own, entropy = softmax_terms(logits).softmax_(logits, self.temperature)
+            values[:, part] = torch.cat([own.log_probs(self.ids[part, None]), entropy], -1).T
         return values
 
     def gradient(
@@ -61,33 +58,40 @@ class _Policy:
     ) -> tuple[torch.Tensor | None, ...]:
         """By hidden states, head and bias. entropy: as found by `terms`; by_log_prob, by_entropy: derivatives [N] of
         the loss; None: it does not depend on the entropy."""
-        total = HeadGradient(self.scores, wanted)
+        total, cap = HeadGradient(self.scores, wanted), self.scores.soft_cap
         ones = torch.ones_like(by_log_prob) / self.temperature
-        for part, logits, spare in self._chunks():
-            for rows in row_blocks(logits):
+        for part, logits in self._chunks():
+            plain = cap is None and by_entropy is None  # else a second tensor like the logits is needed
+            for rows in [slice(0, len(logits))] if plain else row_blocks(logits):
                 here = slice(part.start + rows.start, part.start + rows.stop)
-                column = by_log_prob[here, None]
-                with through_soft_cap(logits[rows], self.scores.soft_cap) as slope:
-                    exps = spare[: rows.stop - rows.start]
-                    z = exponentials_(slope, self.temperature, exps)
+                ids, column = self.ids[here, None], by_log_prob[here, None]
+                with through_soft_cap(logits[rows], cap) as slope:
+                    terms = softmax_terms(slope)
+                    own, _ = terms.softmax_(slope, self.temperature)
                     if by_entropy is None:
-                        torch.mul(exps, -column / z, out=slope)
-                    else:  # entropy: -p (log p + entropy)
-                        slope.add_(entropy[here, None] - z.log()).mul_(-by_entropy[here, None] / z)
-                        slope.sub_(column / z).mul_(exps)
-                    slope.scatter_add_(-1, self.ids[here, None], column)
+                        terms.through_softmax_(own, ids, column)
+                    else:
+                        _through_entropy_(own, entropy[here, None], by_entropy[here, None], column)
+                        slope.scatter_add_(-1, ids, column)
             total.add(part, logits, ones[part])
         return total.scaled()
 
-    def _chunks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """(tokens, their logits, room for the probabilities of a block); the next chunk takes the same memory."""
+    def _chunks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """(tokens, their logits); the next chunk takes the same memory."""
         width, hidden = self.scores.vocab_size, self.scores.hidden
         chunks = token_chunks(self.ids.shape[0], width, hidden, sides=1)
         if chunks:
             buffer = hidden.new_empty(chunks[0].stop, width, dtype=wide(hidden.dtype))
-            spare = torch.empty_like(buffer[row_blocks(buffer)[0]])
         for part in chunks:
-            yield part, self.scores.logits(part, buffer[: part.stop - part.start]), spare
+            yield part, self.scores.logits(part, buffer[: part.stop - part.start])
+
+
+def _through_entropy_(own: Softmax, entropy: torch.Tensor, by_entropy: torch.Tensor, by_log_prob: torch.Tensor) -> None:
+    """Replaces the logits by the derivative by them times the temperature, but for what the sampled tokens add; [n, 1]
+    each. By the entropy: -p (log p + entropy)."""
+    slope = own.logits.sub_(own.top).mul_(own.warmth)
+    exps = slope.exp()
+    slope.add_(entropy - own.z.log()).mul_(-by_entropy / own.z).sub_(by_log_prob / own.z).mul_(exps)
 
 
 class _PolicyTerms(torch.autograd.Function):

@@ -52,13 +52,6 @@ def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
     return candidates.gather(-1, values.gather(-1, candidates).topk(k, dim=-1, sorted=False).indices)
 
 
-def gather_log_probs(
-    logits: torch.Tensor, log_z: torch.Tensor, ids: torch.Tensor, counted: torch.Tensor
-) -> torch.Tensor:
-    """Log-probs [N, K] at the support, relative to the full softmax (log_z [N, 1]); -inf where an id does not count."""
-    return (logits.gather(-1, ids) - log_z).masked_fill_(~counted, -torch.inf)
-
-
 def with_tail(log_probs: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [N, K + 1]: appends the log of the mass outside."""
     inside = torch.logsumexp(log_probs, -1, keepdim=True).clamp(max=TAIL_LIMIT)

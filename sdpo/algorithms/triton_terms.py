@@ -12,9 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sdpo.algorithms import support
-from sdpo.algorithms.chunk_terms import INFINITE, STATISTICS
-from sdpo.algorithms.divergence import Divergence, restricted
+from sdpo.algorithms.chunk_terms import INFINITE, STATISTICS, Softmax, few_categories
+from sdpo.algorithms.divergence import Divergence
 
 BLOCK = 4096  # entries of a row that a program holds at once
 WARPS = 8
@@ -51,26 +50,19 @@ def _few_categories_(
     log_z: torch.Tensor,
 ) -> None:
     """Completes `values` [7, n] for top-k and token mode and sets `student` to the gradient; log_z [2, n, 1]."""
-    if spec.mode == "token":
-        own, other = (
-            side.gather(-1, ids) / spec.temperature - z for side, z in ((student, log_z[0]), (teacher, log_z[1]))
-        )
-        slope = own - other
-        values[0] = (slope * own)[:, 0]
-    else:
-        ids, counted = support.choose_support(student, teacher, spec.topk, spec.support)
-        inside = [
-            (side.gather(-1, ids) / spec.temperature - z).masked_fill_(~counted, -torch.inf)
-            for side, z in ((student, log_z[0]), (teacher, log_z[1]))
-        ]
-        values[0], slope = restricted(*inside, spec)
-        values[4], values[5] = (log_probs.exp().sum(-1) for log_probs in inside)
-    slope = slope / spec.temperature
+    warmth = 1.0 / spec.temperature
+    one = torch.ones_like(log_z[0])
+    own, other = (
+        Softmax(side, one, lse * spec.temperature, warmth) for side, lse in zip((student, teacher), log_z, strict=True)
+    )
+    few = few_categories(own, other, ids, spec)
+    values[0], values[4:6] = few.value, few.masses
+    slope = few.slope * warmth
     outer = -slope.sum(-1)
     if soft_cap is not None:
-        slope = slope * (1.0 - (student.gather(-1, ids) / soft_cap).square_())
-    _launch(_scaled_softmax, student, soft_cap, log_z, outer, 1.0 / spec.temperature)
-    student.scatter_add_(-1, ids, slope)
+        slope = slope * (1.0 - (student.gather(-1, few.ids) / soft_cap).square_())
+    _launch(_scaled_softmax, student, soft_cap, log_z, outer, warmth)
+    student.scatter_add_(-1, few.ids, slope)
 
 
 def _launch(kernel: triton.JITFunction, student: torch.Tensor, soft_cap: float | None, *arguments: object, **constants):

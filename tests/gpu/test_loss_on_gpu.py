@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdpo.algorithms import chunk_terms, distillation, head
+from sdpo.algorithms import chunk_terms, head, kernels
 from sdpo.algorithms.distillation import Distillation, distillation_loss
 from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.scores import ResponseScores
@@ -56,7 +56,7 @@ def test_triton_and_torch_give_the_same_numbers_from_the_same_logits():
     student = 3.0 * torch.randn(TOKENS, VOCAB, device="cuda", generator=generator)
     teacher = student + torch.randn(TOKENS, VOCAB, device="cuda", generator=generator)
     ids = torch.randint(0, VOCAB, (TOKENS,), device="cuda", generator=generator)
-    path = distillation.terms_path(student)
+    path = kernels.distillation_terms(student)
     assert path is not chunk_terms.chunk_terms_
     for spec in SPECS:
         found = []

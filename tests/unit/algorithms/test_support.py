@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdpo.algorithms.support import choose_support, gather_log_probs, renormalised, top_ids, with_tail
+from sdpo.algorithms.support import choose_support, renormalised, top_ids, with_tail
 
 
 def test_each_kind_of_support_is_the_top_k_it_says():
@@ -31,12 +31,6 @@ def test_tail_stays_finite_when_the_support_holds_all_the_mass(dtype):
     inside = torch.tensor([[1.0, 0.0]], dtype=dtype).log()
     tail = with_tail(inside)[0, -1]
     assert tail.item() == pytest.approx(torch.tensor(1e-7).log().item(), abs=0.2)
-
-
-def test_switched_off_ids_have_no_probability():
-    log_z = torch.tensor([[4.0]]).log()
-    found = gather_log_probs(torch.zeros(1, 4), log_z, torch.tensor([[0, 0]]), torch.tensor([[True, False]]))
-    assert found.exp().tolist() == [[0.25, 0.0]]
 
 
 @pytest.mark.parametrize(("width", "k"), [(5, 5), (1000, 3), (5001, 100), (4999, 1), (300, 250)])

@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter, against the torch path; and compiled for a GPU that is not here."""
+"""Numba's kernels, and Triton's in its interpreter, against the torch path; Triton's compiled for an absent GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sdpo.algorithms import chunk_terms, distillation
+from sdpo.algorithms import chunk_terms, kernels, policy
 from sdpo.algorithms.divergence import Divergence
-
-triton = pytest.importorskip("triton", reason="triton is not installed")
+from sdpo.algorithms.scores import ResponseScores
 
 SPECS = [
     *(Divergence("full", alpha, temperature=t) for alpha in (0.0, 0.3, 0.5, 1.0) for t in (1.0, 0.7)),
@@ -68,15 +67,21 @@ CASES["teacher only"] = (
 CASES["wider buffer"] = in_a_wider_buffer(*random_case(Divergence(), width=12))
 
 
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory, repository):
+@pytest.fixture(scope="module", params=["numba", "triton"])
+def found(request, tmp_path_factory, repository):
     """Statistics and gradient of every case, by name."""
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+    if request.param == "numba":
+        from sdpo.algorithms import numba_terms
+
+        copies = {name: (case[0].clone(), case[1].clone(), *case[2:]) for name, case in CASES.items()}
+        return {name: finished(numba_terms.chunk_terms_(*case), case[0]) for name, case in copies.items()}
     folder = tmp_path_factory.mktemp("interpreter")
     torch.save(CASES, folder / "cases.pt")
     command = [sys.executable, "-c", INTERPRET, folder / "cases.pt", folder / "found.pt"]
     subprocess.run(command, check=True, cwd=repository, env=os.environ | {"TRITON_INTERPRET": "1"}, timeout=200)
-    found = torch.load(folder / "found.pt", weights_only=False)
-    return {name: finished(*pair) for name, pair in found.items()}
+    pairs = torch.load(folder / "found.pt", weights_only=False)
+    return {name: finished(*pair) for name, pair in pairs.items()}
 
 
 def finished(values, gradient):
@@ -91,44 +96,82 @@ def exact(name):
 
 @pytest.mark.parametrize("soft_cap", [None, 10.0])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_statistics_and_gradient_are_within_1e_5_of_the_torch_path_in_float64(interpreted, spec, soft_cap):
-    (values, gradient), (wanted, exact_gradient) = interpreted[spec, soft_cap], exact((spec, soft_cap))
+def test_statistics_and_gradient_are_within_1e_5_of_the_torch_path_in_float64(found, spec, soft_cap):
+    (values, gradient), (wanted, exact_gradient) = found[spec, soft_cap], exact((spec, soft_cap))
     torch.testing.assert_close(values, wanted, rtol=1e-5, atol=2e-6)
     assert (gradient - exact_gradient).norm() <= 1e-5 * exact_gradient.norm()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_entries_impossible_on_both_sides_take_no_gradient_and_change_nothing(interpreted, alpha):
-    values, gradient = interpreted["blocked", alpha]
-    narrow_values, narrow = interpreted[Divergence("full", alpha), None]
+def test_entries_impossible_on_both_sides_take_no_gradient_and_change_nothing(found, alpha):
+    values, gradient = found["blocked", alpha]
+    narrow_values, narrow = found[Divergence("full", alpha), None]
     torch.testing.assert_close(values, narrow_values, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gradient[:, :WIDTH], narrow, rtol=1e-5, atol=1e-7)
     assert (gradient[:, WIDTH:] == 0).all()
 
 
-def test_what_only_the_teacher_can_say_makes_the_forward_kl_infinite(interpreted):
-    assert interpreted["teacher only"][0][0].item() == torch.inf
+def test_what_only_the_teacher_can_say_makes_the_forward_kl_infinite(found):
+    assert found["teacher only"][0][0].item() == torch.inf
 
 
-def test_no_tokens_are_no_launch(interpreted):
-    assert interpreted["empty"][0].shape == (chunk_terms.STATISTICS - 1, 0)
+def test_no_tokens_are_no_launch(found):
+    assert found["empty"][0].shape == (chunk_terms.STATISTICS - 1, 0)
 
 
-def test_rows_of_a_wider_buffer_are_followed_by_their_stride(interpreted):
-    for found, wanted in zip(interpreted["wider buffer"], exact("wider buffer"), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+def test_rows_of_a_wider_buffer_are_followed_by_their_stride(found):
+    for value, wanted in zip(found["wider buffer"], exact("wider buffer"), strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_triton_is_chosen_for_float32_on_cuda_only():
-    from sdpo.algorithms import triton_terms
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.temperature != 1.0], ids=str)
+def test_rows_of_many_tiles_and_a_rest_are_within_1e_5_of_the_torch_path(spec):
+    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
+    student, teacher, *rest = random_case(spec, width=2 * numba_terms.TILE + 9)
+    gradient = student.double()
+    wanted, exact_gradient = finished(chunk_terms.chunk_terms_(gradient, teacher.double(), *rest), gradient)
+    values, own = finished(numba_terms.chunk_terms_(student, teacher, *rest), student)
+    torch.testing.assert_close(values, wanted, rtol=1e-5, atol=4e-6)
+    assert (own - exact_gradient).norm() <= 1e-5 * exact_gradient.norm()
 
-    for is_cuda, dtype, chosen in (
-        (True, torch.float32, triton_terms),
-        (True, torch.float64, chunk_terms),
-        (False, torch.float32, chunk_terms),
+
+def test_kernels_are_chosen_by_device_dtype_and_width():
+    pytest.importorskip("triton")
+    from sdpo.algorithms import numba_terms, triton_terms
+
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    for device, dtype, width, chosen in (
+        (cuda, torch.float32, 40, triton_terms),
+        (cuda, torch.float64, 99_999, chunk_terms),
+        (cpu, torch.float32, 99_999, numba_terms),
+        (cpu, torch.float32, 40, chunk_terms),
+        (cpu, torch.float64, 99_999, chunk_terms),
     ):
-        logits = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
-        assert distillation.terms_path(logits) is chosen.chunk_terms_
+        logits = SimpleNamespace(device=device, is_cuda=device == cuda, dtype=dtype, shape=(1, width))
+        assert kernels.distillation_terms(logits) is chosen.chunk_terms_
+
+
+@pytest.mark.parametrize("soft_cap", [None, 10.0])
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_log_probs_and_entropy_have_the_values_and_gradients_of_the_torch_path(soft_cap, entropy_gradient, monkeypatch):
+    pytest.importorskip("numba")
+    logits, _, ids, *_ = random_case(None, width=500)
+    results = []
+    for dtype, fewest in ((torch.float64, 0), (torch.float32, 0)):
+        monkeypatch.setattr(kernels, "FEWEST_COMPILED", fewest)
+        leaf = logits.to(dtype, copy=True).requires_grad_()
+        scores = ResponseScores(leaf, None, None, 500, soft_cap=soft_cap)
+        log_prob, entropy = policy.policy_terms(scores, ids, 0.8, entropy_gradient)
+        (log_prob.exp().sum() + (0.3 * entropy.square().sum() if entropy_gradient else 0.0)).backward()
+        results.append([t.detach().double() for t in (log_prob, entropy, leaf.grad)])
+    for wanted, value in zip(*results, strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_an_id_chosen_by_both_sides_counts_once():
+    sides = [chunk_terms.Softmax(torch.zeros(1, 4), torch.tensor([[4.0]])) for _ in range(2)]
+    few = chunk_terms.few_categories(*sides, torch.tensor([[0]]), Divergence("topk", 0.5, 2, True, "union"))
+    assert few.masses.tolist() == [[0.5], [0.5]]
 
 
 TYPES = {
@@ -140,6 +183,7 @@ TYPES = {
 
 @pytest.mark.parametrize("kind", ["statistics", "forward", "reverse", "mixture", None])
 def test_every_kernel_compiles_for_a_hopper_gpu_and_stays_in_registers(kind, monkeypatch, tmp_path):
+    triton = pytest.importorskip("triton", reason="triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

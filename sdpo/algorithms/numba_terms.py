@@ -1,0 +1,267 @@
+"""`chunk_terms.chunk_terms_` for CPUs, compiled by Numba: one row after another, without scratch memory.
+
+A torch operation on a chunk is one pass through memory and one meeting of all threads, and the formulas need thirty of
+them. Here each thread takes a share of the rows and goes three times through each, in tiles whose loops become vector
+instructions; exp and log are polynomials, so that they do too. float32 only; needs `numba`. Formulas and names are
+those of chunk_terms.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import torch
+from numba import njit
+
+from sdpo.algorithms import chunk_terms
+from sdpo.algorithms.chunk_terms import Softmax, few_categories
+from sdpo.algorithms.divergence import Divergence
+from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
+
+TILE = 1024  # entries that are added up in float32; the tiles are in float64
+ROWS = {"nogil": True, "error_model": "numpy"}
+LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # inputs are finite; sums may take any order
+INLINE = {"inline": "always", "fastmath": True}
+
+F, INT = np.float32, np.int32
+ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
+TINY = F(1.2e-38)  # the smallest normal number
+LOWEST = F(-87.0)  # below, exp is 0
+LOG2_E, LN_2 = F(1.0 / math.log(2.0)), F(math.log(2.0))
+LN_2_HIGH, LN_2_LOW = F(0.693359375), F(math.log(2.0) - 0.693359375)  # the first times a small whole number is exact
+E2, E3, E4, E5, E6, E7 = (F(1.0 / math.factorial(n)) for n in range(2, 8))
+L3, L5, L7, L9 = (F(1.0 / n) for n in (3, 5, 7, 9))
+MANTISSA_BITS, EXPONENT_BIAS, ROOT_HALF = INT(23), INT(127), INT(0x3F3504F3)  # the last: sqrt(1/2) as an integer
+SIGN_BIT, MAGNITUDE = INT(31), INT(0x7FFFFFFF)
+
+
+def chunk_terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, soft_cap: float | None = None
+) -> torch.Tensor:
+    """As `chunk_terms.chunk_terms_`, for float32 logits on a CPU."""
+    values = student.new_ones(chunk_terms.STATISTICS, student.shape[0])
+    whole = [slice(0, student.shape[0])] if student.shape[0] else []
+    for rows in whole if soft_cap is None else row_blocks(student):
+        with through_soft_cap(student[rows], soft_cap) as logits:
+            _terms_(logits, teacher[rows], ids[rows, None], spec, values[:, rows])
+    values[0].masked_fill_(values[0] > chunk_terms.INFINITE, torch.inf)
+    return values
+
+
+def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.Tensor]:
+    """As `chunk_terms.softmax_`, but the logits stay as they are."""
+    sums = logits.new_empty(3, logits.shape[0])
+    _over_rows(_softmax_sums, [logits], [sums], F(1.0 / temperature))
+    top, z, entropy = sums[:, :, None]
+    return Softmax(logits, z, top, 1.0 / temperature), entropy
+
+
+def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> None:
+    """As `chunk_terms.through_softmax_`."""
+    factor = -slope.sum(-1, keepdim=True) / own.z
+    _over_rows(_scaled_exponentials, [own.logits], [own.top[:, 0], factor[:, 0]], F(own.warmth))
+    own.logits.scatter_add_(-1, ids, slope)
+
+
+def _terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, values: torch.Tensor
+) -> None:
+    """Fills `values` [7, n] and replaces the student's logits, for logits without a soft cap; ids [n, 1]."""
+    (own, entropy), (other, teacher_entropy) = (softmax_(side, spec.temperature) for side in (student, teacher))
+    values[1:4] = torch.cat([own.log_probs(ids), entropy, teacher_entropy], -1).T
+    values[6] = 1.0 / spec.temperature
+    if spec.mode != "full":
+        few = few_categories(own, other, ids, spec)
+        values[0], values[4:6] = few.value, few.masses
+        through_softmax_(own, few.ids, few.slope)
+        return
+    columns = [torch.cat([own.top, own.z, other.top, other.z], -1).T, values[0]]
+    if spec.alpha == 0.0:
+        _over_rows(_forward_kl, [student, teacher], columns, F(own.warmth))
+        values[6] /= own.z[:, 0]
+    else:
+        _over_rows(_mixture_divergence, [student, teacher], columns, F(own.warmth), spec.alpha)
+        values[6] *= (spec.alpha - 1.0 if spec.alpha < 1.0 else -1.0) / own.z[:, 0]
+
+
+def _over_rows(
+    kernel: Callable[..., None], matrices: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], *constants: float
+) -> None:
+    """Runs a kernel on equal shares of the rows of `matrices` [n, V] and of `columns` [..., n], a share for each of
+    torch's threads."""
+    tokens, threads = matrices[0].shape[0], torch.get_num_threads()
+    shares = [
+        [*(m.detach()[rows].numpy() for m in matrices), *(c[..., rows].numpy() for c in columns), *constants]
+        for rows in parts(tokens, math.ceil(tokens / threads))
+    ]
+    for _ in _threads(threads).map(lambda share: kernel(*share), shares):
+        pass  # raises what a thread has raised
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "numba_terms")
+
+
+# Kernels: rows of logits in, shifted and tempered on the way, (x - top) * warmth, and sums over tiles in float64.
+
+
+@njit(**ROWS)
+def _softmax_sums(logits, sums, warmth):
+    """sums [3, n]: the largest logit, Z relative to it, and the entropy."""
+    for row in range(logits.shape[0]):
+        x = logits[row]
+        top = _largest(x)
+        z, weighted = 0.0, 0.0
+        for start in range(0, x.shape[0], TILE):
+            tile_z, tile_weighted = _exp_sums(x[start : start + TILE], warmth, top)
+            z += tile_z
+            weighted += tile_weighted
+        sums[0, row], sums[1, row], sums[2, row] = top, z, math.log(z) - weighted / z
+
+
+@njit(**ROWS)
+def _scaled_exponentials(logits, top, factor, warmth):
+    for row in range(logits.shape[0]):
+        _scale_tile(logits[row], warmth, top[row], factor[row])
+
+
+@njit(**ROWS)
+def _forward_kl(student, teacher, sums, value, warmth):
+    for row in range(student.shape[0]):
+        p, q = student[row], teacher[row]
+        top_p, z_p, top_q, z_q = sums[:, row]
+        scale, total = z_p / z_q, 0.0
+        for start in range(0, p.shape[0], TILE):
+            stop = start + TILE
+            total += _forward_tile(p[start:stop], q[start:stop], warmth, top_p, top_q, scale)
+        value[row] = total / z_q + math.log(scale)
+
+
+@njit(**ROWS)
+def _mixture_divergence(student, teacher, sums, value, warmth, alpha):
+    """alpha 1: the reverse KL, where the mixture is the teacher."""
+    for row in range(student.shape[0]):
+        p, q = student[row], teacher[row]
+        top_p, z_p, top_q, z_q = sums[:, row]
+        scale, from_student, from_teacher = float(z_p) / z_q, 0.0, 0.0
+        share = F(scale * alpha / (1.0 - alpha)) if alpha < 1.0 else ZERO
+        for start in range(0, p.shape[0], TILE):
+            stop = start + TILE
+            if alpha < 1.0:
+                own, other = _mixture_tile(p[start:stop], q[start:stop], warmth, top_p, top_q, share)
+                from_teacher += other
+            else:
+                own = _reverse_tile(p[start:stop], q[start:stop], warmth, top_p, top_q)
+            from_student += own
+        expected = from_student / z_p
+        _subtract_tile(p, q, F(expected))
+        if alpha < 1.0:
+            log_share = math.log1p(-alpha)
+            other = from_teacher / z_q + math.log(scale) - log_share
+            value[row] = alpha * other - (1.0 - alpha) * (expected + log_share)
+        else:
+            value[row] = -math.log(scale) - expected
+
+
+@njit(**LOOP)
+def _largest(x):
+    """As integers: compilers do not vectorise the maximum of floating-point numbers."""
+    top = _ordered(x[0])
+    for i in range(x.shape[0]):
+        top = max(top, _ordered(x[i]))
+    return F(INT(top ^ INT(INT(top >> SIGN_BIT) & MAGNITUDE)).view(F))
+
+
+@njit(**LOOP)
+def _exp_sums(x, warmth, top):
+    z, weighted = ZERO, ZERO
+    for i in range(x.shape[0]):
+        shifted = (x[i] - top) * warmth
+        weight = _exp(shifted)
+        z += weight
+        weighted += weight * shifted
+    return z, weighted
+
+
+@njit(**LOOP)
+def _scale_tile(x, warmth, top, factor):
+    for i in range(x.shape[0]):
+        x[i] = _exp((x[i] - top) * warmth) * factor
+
+
+@njit(**LOOP)
+def _forward_tile(p, q, warmth, top_p, top_q, scale):
+    total = ZERO
+    for i in range(p.shape[0]):
+        own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
+        weight = _exp(other)
+        total += weight * (other - own)
+        p[i] = _exp(own) - scale * weight
+    return total
+
+
+@njit(**LOOP)
+def _mixture_tile(p, q, warmth, top_p, top_q, share):
+    """p becomes exp(own) * (log m - own) and q exp(own); sums of the former and of exp(other) * (other - log m)."""
+    from_student, from_teacher = ZERO, ZERO
+    for i in range(p.shape[0]):
+        own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
+        weight, other_weight = _exp(own), _exp(other)
+        log_m = _log(max(weight + share * other_weight, TINY))
+        product = weight * (log_m - own)
+        from_student += product
+        from_teacher += other_weight * (other - log_m)
+        p[i], q[i] = product, weight
+    return from_student, from_teacher
+
+
+@njit(**LOOP)
+def _reverse_tile(p, q, warmth, top_p, top_q):
+    total = ZERO
+    for i in range(p.shape[0]):
+        own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
+        weight = _exp(own)
+        product = weight * (other - own)
+        total += product
+        p[i], q[i] = product, weight
+    return total
+
+
+@njit(**LOOP)
+def _subtract_tile(p, q, factor):
+    for i in range(p.shape[0]):
+        p[i] -= factor * q[i]
+
+
+@njit(**INLINE)
+def _exp(x):
+    """2 ** n * e ** r with r at most ln 2 / 2 from 0, and its series; 0 below `LOWEST`. Relative error 3e-7."""
+    inside = max(x, LOWEST)
+    n = np.floor(inside * LOG2_E + HALF)
+    r = (inside - n * LN_2_HIGH) - n * LN_2_LOW
+    series = ((((((E7 * r + E6) * r + E5) * r + E4) * r + E3) * r + E2) * r + ONE) * r + ONE
+    power = INT((INT(n) + EXPONENT_BIAS) << MANTISSA_BITS)
+    return series * power.view(F) if x >= LOWEST else ZERO
+
+
+@njit(**INLINE)
+def _log(x):
+    """log(2 ** n * m) with m near 1, as 2 artanh((m - 1) / (m + 1)). Error 1e-7, relative or absolute. x is normal."""
+    bits = F(x).view(INT)
+    n = INT(INT(bits - ROOT_HALF) >> MANTISSA_BITS)
+    over = INT(bits - INT(n << MANTISSA_BITS)).view(F) - ONE
+    s = over / (TWO + over)
+    square = s * s
+    return TWO * s * ((((L9 * square + L7) * square + L5) * square + L3) * square + ONE) + F(n) * LN_2
+
+
+@njit(**INLINE)
+def _ordered(x):
+    """An integer that compares as x does; the same again turns it back."""
+    bits = F(x).view(INT)
+    return INT(bits ^ INT(INT(bits >> SIGN_BIT) & MAGNITUDE))
