@@ -6,13 +6,14 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 settings=("$@")
 [ $# -gt 0 ] || settings=(hard easy)
+python=${PYTHON:-$(command -v .venv/bin/python || command -v python)}
 unset PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY=passive
 for setting in "${settings[@]}"; do
     steps=${SDPO_STEPS:-40} task=hard # the problems of `unseen` are those of `hard`
     [ "$setting" != easy ] || steps=$((steps / 2)) task=easy
     # shellcheck disable=SC2086
-    .venv/bin/python -m sdpo.cli.compare --out "${OUT:-runs/cpu_quickstart}/$setting" --title "Embedded task, $setting" \
+    "$python" -m sdpo.cli.compare --out "${OUT:-runs/cpu_quickstart}/$setting" --title "Embedded task, $setting" \
         --arm "sdpo:trainer.total_training_steps=$steps" --arm "baseline_grpo:trainer.total_training_steps=$((4 * steps))" \
         --rates "${RATES:-5e-4,1e-3,2e-3}" --seeds "${SEEDS:-0,1,2}" --jobs "${JOBS:-1}" \
         "model=tiny_$setting" "task=programs_$task" "trainer.test_freq=${TEST_FREQ:-5}" data.val_max_samples=100 ${EXTRA:-}

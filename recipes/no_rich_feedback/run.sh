@@ -5,7 +5,7 @@
 set -euo pipefail
 [ -z "${SDPO_DATA_DIR:-}" ] || SDPO_DATA_DIR=$(realpath -m "$SDPO_DATA_DIR")
 cd "$(dirname "$0")/../.."
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-$(command -v .venv/bin/python || command -v python)}
 
 for task in ${TASKS:-chemistry physics biology material tooluse}; do
     case $task in

@@ -4,7 +4,7 @@
 set -euo pipefail
 [ -z "${SDPO_DATA_DIR:-}" ] || SDPO_DATA_DIR=$(realpath -m "$SDPO_DATA_DIR")
 cd "$(dirname "$0")/../.."
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-$(command -v .venv/bin/python || command -v python)}
 
 "$python" -m sdpo.main_sdpo --config-dir recipes/single_gpu_24gb --config-name single_gpu_24gb \
     "trainer.experiment_name=gsm8k" "$@"

@@ -5,7 +5,7 @@ set -euo pipefail
 sources=$(realpath "${1:?a folder with sciknoweval/chemistry and gsm8k}")
 shift
 cd "$(dirname "$0")/../.."
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-$(command -v .venv/bin/python || command -v python)}
 
 make smollm2
 "$python" -m sdpo.cli.smollm2 models/smollm2-135m

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sdpo.cli.numbers import positive, positive_whole
 from sdpo.cli.output_file import writing
 from sdpo.errors import ConfigError, SdpoError
 from sdpo.tracking.comparison.curves import Budget, load_curve
@@ -58,8 +59,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", help="settings of every run, as for sdpo.main_sdpo")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and the results")
     parser.add_argument("--from-runs", nargs="+", metavar="RUN", help="compare these instead of running any")
-    parser.add_argument("--seconds", type=_amount, help="budget: training seconds, without start-up and validation")
-    parser.add_argument("--samples", type=_count, help="budget: responses sampled")
+    parser.add_argument("--seconds", type=positive, help="budget: training seconds, without start-up and validation")
+    parser.add_argument("--samples", type=positive_whole, help="budget: responses sampled")
     parser.add_argument(
         "--arm",
         action="append",
@@ -69,7 +70,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=_list(int), default=[0, 1, 2], metavar="0,1,2")
     parser.add_argument("--rates", type=_list(_rate), default=[], metavar="5e-4,1e-3", help="tried on the first seed")
-    parser.add_argument("--jobs", type=_count, default=1, help="runs at once; more than 1 spoils the clock")
+    parser.add_argument("--jobs", type=positive_whole, default=1, help="runs at once; more than 1 spoils the clock")
     parser.add_argument("--source", help="data source whose accuracy counts; the others are retention")
     parser.add_argument("--targets", type=_list(float), default=list(TARGETS), metavar="0.5,0.8", help="to reach")
     parser.add_argument("--title", default="Held-out accuracy")
@@ -91,18 +92,6 @@ def _list(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
     parse.__name__ = f"list of {kind.__name__.removeprefix('_')}"  # argparse shows it
     return parse
-
-
-def _count(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: it must be 1 or more")
-    return number
-
-
-def _amount(text: str) -> float:
-    if not 0 < (number := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: it must be more than 0")
-    return number
 
 
 def _rate(text: str) -> str:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sdpo.cli.numbers import positive_whole
 from sdpo.cli.output_file import writing
 from sdpo.errors import ConfigError, SdpoError
 
@@ -65,7 +66,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     wandb, trackio = trackers.add_parser("wandb"), trackers.add_parser("trackio")
     for tracker in (wandb, trackio):
         tracker.add_argument("--project", default="sdpo", help="trainer.project_name of the runs (default: sdpo)")
-        tracker.add_argument("--n", type=int, default=4, help="rollout.val_kwargs.n of the runs (default: 4)")
+        tracker.add_argument("--n", type=positive_whole, default=4, help="val_kwargs.n of the runs (default: 4)")
     wandb.add_argument("--entity", help="user or team")
     wandb.add_argument("--report", action="store_true", help="a report as well")
     wandb.add_argument("--print", action="store_true", help="print the workspace's specification, save nothing")

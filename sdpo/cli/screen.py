@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdpo.cli.numbers import positive_whole
 from sdpo.cli.output_file import make_writable
 from sdpo.errors import SdpoError
 
@@ -96,19 +97,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-cn", "--config-name", default="sdpo")
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("--part", choices=("train", "val"), default="train", help="which problems (default: train)")
-    parser.add_argument("--problems", type=_positive, default=64, help="how many, drawn by data.seed (default: 64)")
+    parser.add_argument("--problems", type=positive_whole, default=64, help="how many, by data.seed (default: 64)")
     parser.add_argument(
-        "--per-problem", type=_positive, default=2, help="teacher's answers per problem and context (default: 2)"
+        "--per-problem", type=positive_whole, default=2, help="teacher's answers per problem and context (default: 2)"
     )
     parser.add_argument("--json", type=Path, help="write everything here, too")
     return parser.parse_intermixed_args(argv)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 if __name__ == "__main__":

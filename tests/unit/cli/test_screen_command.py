@@ -44,3 +44,10 @@ def test_a_wrong_setting_is_one_line_and_no_model_is_loaded(argv, capsys):
     assert main([*SMALL, *argv]) in (2, 3)
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--problems=0", "--per-problem=-1", "--problems=many"])
+def test_a_number_of_problems_that_makes_no_sense_is_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        main([option])
+    assert option.split("=")[0] in capsys.readouterr().err

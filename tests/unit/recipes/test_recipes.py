@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,24 @@ def test_the_launch_file_starts_the_recipe_on_the_task(name: str, task: str, rep
     answers, optim = 4 if rich or name == "single_gpu_24gb" else 16, started["actor_rollout_ref"]["actor"]["optim"]
     assert started["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"] == answers
     assert (optim["lr_warmup_steps"] > 0) == (name in ("no_rich_feedback", "grpo_baseline") and not rich)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks/grpo_vs_sdpo", "cpu_quickstart", *OWN])
+def test_a_launch_file_takes_the_python_of_the_path_where_there_is_no_environment_of_ours(
+    folder: str, repository: Path, tmp_path: Path
+) -> None:
+    """As in a container."""
+    shutil.copytree(repository / "recipes" / folder, tmp_path / "recipes" / folder)
+    for name, script in (("make", "true"), ("python", 'echo "python $@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment.pop("PYTHON", None)
+    setting = "hard" if folder == "cpu_quickstart" else str(tmp_path)  # or a folder with sources, or an override
+    argv = [str(tmp_path / "recipes" / folder / "run.sh"), setting]
+    run = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    started = [line for line in run.stdout.splitlines() if line.startswith("python -m sdpo.")]
+    assert started and not run.stderr
 
 
 def test_the_launch_file_of_smollm2_takes_a_folder_as_seen_from_where_it_is_called(
