@@ -23,7 +23,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from step_case import processor, resident
 from torch.nn.functional import linear, log_softmax
 
 from sdpo.algorithms.distillation import Distillation, distillation_loss
@@ -131,12 +131,6 @@ def times(inputs: Inputs, mode: str, paths: list[str], repeats: int) -> dict[str
         step(path, inputs, mode)
     rounds = [{path: step(path, inputs, mode) for path in paths} for _ in range(repeats)]
     return {path: [found[path] for found in rounds] for path in paths}
-
-
-def resident(field: str) -> int:
-    """Bytes of VmRSS or VmHWM."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
 def peak_extra(path: str, mode: str, inputs: Inputs) -> int:
@@ -237,11 +231,6 @@ def merged(file: Path | None, rows: list[dict], options: argparse.Namespace) -> 
     machine = {"processor": processor(), "cores": os.cpu_count(), "threads": options.threads}
     settings = {"device": options.device, "dtype": options.dtype, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")}
     return {"torch": torch.__version__, **settings, **machine, "rows": list(both.values())}
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def draw(result: dict, file: Path) -> None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 import step_case as case
 
+from sdpo.config.environment import ENVIRONMENT
 from sdpo.config.schema import Config
 
 MIB = 2**20
@@ -146,14 +144,15 @@ class Trainer:
         seconds, phases = time.perf_counter() - start, self.clock.take()
         inside = sum(value for name, value in phases.items() if name not in ("rollout", "update", "sync"))
         phases["backward and the rest"] = phases.pop("update") - inside
-        return {"seconds": seconds, "phases": phases, "peak_rss": case.peak_rss(), "tokens": tokens}
+        return {"seconds": seconds, "phases": phases, "peak_rss": case.resident("VmHWM"), "tokens": tokens}
 
 
 class Worker:
     """A process that makes one step when asked."""
 
     def __init__(self, name: str, command: list[str], threads: int) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+        own = {"OMP_WAIT_POLICY": "passive"} if name == "TRL" else ENVIRONMENT
+        environment = own | os.environ | {"OMP_NUM_THREADS": str(threads)}
         self.name, self.records = name, []
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -238,7 +237,8 @@ def main() -> None:
         return
     found = run(options)
     if options.json:
-        machine = {"processor": platform.processor(), "threads": options.threads, "load": os.getloadavg()[0]}
+        machine = {"processor": case.processor(), "threads": options.threads, "load": os.getloadavg()[0]}
+        machine |= {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
         shape = {"prompts": len(case.PROMPTS), "responses": case.RESPONSES, "tokens": case.RESPONSE_TOKENS}
         result = {"model": options.model, "engine": options.engine, "signal": options.signal, **shape, **machine}
         options.json.write_text(json.dumps(result | {"runs": found}, indent=1) + "\n")

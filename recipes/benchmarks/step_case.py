@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -62,10 +63,15 @@ class PhaseClock:
         return taken
 
 
-def peak_rss() -> int:
-    """Bytes, the most that this process ever held in memory."""
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def resident(field: str) -> int:
+    """Bytes of VmRSS, held now, or VmHWM, the most that this process ever held."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
 def say(record: dict) -> None:

@@ -30,7 +30,7 @@ class TakeTurns(TrainerCallback):
             case.say({"ready": True})
         else:
             seconds = time.perf_counter() - self.start
-            case.say({"seconds": seconds, "phases": self.clock.take(), "peak_rss": case.peak_rss()})
+            case.say({"seconds": seconds, "phases": self.clock.take(), "peak_rss": case.resident("VmHWM")})
         if not sys.stdin.readline():
             os._exit(0)  # the trainer has no way to stop before a step
         self.clock.take()

@@ -19,7 +19,6 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 # Keys that the design has and this version only accepts at their default.
 NOT_AVAILABLE = {
     "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
-    f"{_DISTILL}.teacher_offload": "the teacher stays on the device of the actor",
 }
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
@@ -103,6 +102,13 @@ def _check_teacher_rate(settings: SelfDistillationConfig) -> None:
     if kind == "trust-region" and not 0 < rate < 1:
         allowed = "a number in (0, 1) with teacher_regularization=trust-region"
         raise _refuse(f"{_DISTILL}.teacher_update_rate", rate, allowed, "0 is teacher_regularization=frozen, 1 is live")
+    if kind == "live" and settings.teacher_offload:
+        raise _refuse(
+            f"{_DISTILL}.teacher_offload",
+            True,
+            "false with teacher_regularization=live",
+            "it has no weights of its own",
+        )
     if kind == "live" or (kind == "ema" and rate == 1):
         log.warning("the teacher is the student itself (no regularization): training is reported to diverge")
     if kind == "ema" and rate == 0:

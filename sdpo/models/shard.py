@@ -17,14 +17,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # gloo too: with offload the gradients are on the CPU
 
 
-def shard(module: PolicyModule, config: FsdpConfig, world_size: int, device: str) -> PolicyModule:
+def shard(
+    module: PolicyModule, config: FsdpConfig, world_size: int, device: str, offload: bool = False
+) -> PolicyModule:
     """Shards decoder layers, then the rest as the root group. Gradients are summed over ranks, not averaged: the losses
     already carry global denominators.
 
+    offload: weights stay in CPU memory, whatever the configuration says, and come to the device layer by layer.
     One rank in float32 and without offload is left as it is; otherwise FSDP2 does for it what it does for many.
     """
-    if world_size == 1 and config.param_dtype == "float32" and not config.offload_policy:
-        return module
+    offload = offload or config.offload_policy
+    if world_size == 1 and config.param_dtype == "float32" and not offload:
+        return module.to(device)
     if not dist.is_initialized():  # one rank: nobody else has made a group
         dist.init_process_group(BACKENDS[device], store=dist.HashStore(), rank=0, world_size=1)
     size = config.fsdp_size if 0 < config.fsdp_size < world_size else world_size
@@ -32,7 +36,7 @@ def shard(module: PolicyModule, config: FsdpConfig, world_size: int, device: str
     options = {
         "mesh": mesh if size < world_size else mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(DTYPES[config.param_dtype], DTYPES[config.reduce_dtype]),
-        "offload_policy": CPUOffloadPolicy() if config.offload_policy else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if offload else OffloadPolicy(),
     }
     layers = _decoder_layers(module)  # now: sharding renames their classes
     for layer in layers:

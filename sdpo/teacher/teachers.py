@@ -37,9 +37,12 @@ class EmaTeacher(FrozenTeacher):
     @torch.no_grad()
     def update(self, student: PolicyModule) -> None:
         reshard(self.module)
-        mine = [local(p) for p in self.module.parameters()]
-        theirs = [local(p).to(m.dtype) for p, m in zip(student.parameters(), mine, strict=True)]
-        torch._foreach_lerp_(mine, theirs, self.rate)
+        mine, theirs = ([local(p) for p in module.parameters()] for module in (self.module, student))
+        if all(m.device == t.device for m, t in zip(mine, theirs, strict=True)):
+            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], self.rate)
+        else:  # offloaded: a tensor at a time, or the student would be in CPU memory once more
+            for m, t in zip(mine, theirs, strict=True):
+                m.lerp_(t.to(m.device, m.dtype), self.rate)
 
 
 class LiveTeacher:

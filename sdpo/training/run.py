@@ -131,9 +131,14 @@ def resolve_device(name: str) -> str:
 
 def check_device(config: Config, device: str) -> None:
     """Raises ConfigError for what the device cannot do."""
-    if device == "cpu" and config.actor_rollout_ref.actor.fsdp_config.offload_policy:
-        field = "actor_rollout_ref.actor.fsdp_config.offload_policy"
-        raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
+    actor = config.actor_rollout_ref.actor
+    for name, asked in (
+        ("fsdp_config.offload_policy", actor.fsdp_config.offload_policy),
+        ("self_distillation.teacher_offload", actor.self_distillation.teacher_offload),
+    ):
+        if device == "cpu" and asked:
+            field = f"actor_rollout_ref.actor.{name}"
+            raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
 
 
 def check_context(config: Config) -> None:

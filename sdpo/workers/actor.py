@@ -78,7 +78,7 @@ class Actor:
             log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
         self.teacher = None
         if self.algorithm.needs_teacher:
-            self.teacher = build_teacher(actor.self_distillation, self.student, self._build_module)
+            self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.student.parameters() if p.requires_grad],
             lr=actor.optim.lr,
@@ -90,11 +90,14 @@ class Actor:
         self.scheduler = build_scheduler(self.optimizer, actor.optim, total_optimizer_steps)
         self.policy_version = 0
 
-    def _build_module(self) -> PolicyModule:
+    def _build_teacher_module(self) -> PolicyModule:
+        return self._build_module(self.config.actor_rollout_ref.actor.self_distillation.teacher_offload)
+
+    def _build_module(self, offload: bool = False) -> PolicyModule:
         settings = self.config.actor_rollout_ref
         lm = load_causal_lm(settings.model, DTYPES["float32"])
         module = PolicyModule(lm, min(self.vocab_size, lm.get_output_embeddings().weight.shape[0]))
-        return shard(module.to(self.device), settings.actor.fsdp_config, self.world_size, self.device)
+        return shard(module, settings.actor.fsdp_config, self.world_size, self.device, offload)
 
     # -- one rollout batch ---------------------------------------------------------------------------------------------
 

@@ -292,9 +292,9 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="adapters",
         ),
         pytest.param(
-            {f"{DISTILL}.teacher_offload": True},
-            f"{DISTILL}.teacher_offload: got True; allowed: False in this version",
-            id="teacher offload",
+            {f"{DISTILL}.teacher_offload": True, f"{DISTILL}.teacher_regularization": "live"},
+            f"{DISTILL}.teacher_offload: got True; allowed: false with teacher_regularization=live",
+            id="offload of a teacher without weights",
         ),
     ],
 )

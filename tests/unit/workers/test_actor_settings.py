@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from sdpo.errors import ConfigError
 from sdpo.models.shard import full_state_dict
+from sdpo.training.run import check_device
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -56,3 +58,24 @@ def test_a_resumed_run_goes_on_in_the_schedule_with_the_rates_of_its_own_setting
     assert group["weight_decay"] == 0.25
     report = resumed.update(split_over_ranks([mini_batch], actor_config.actor_rollout_ref.actor, 1)[0])
     assert report.metrics["actor/lr"] == pytest.approx(3e-3 * 3 / 4)
+
+
+def test_an_offloaded_teacher_scores_and_follows_like_one_that_stays(actor_config, mini_batch, no_process_group):
+    """The CPU is the device too here: what is tested is FSDP2's own streaming, layer by layer, and the average."""
+    stays, wanted = _step(actor_config, mini_batch)
+    actor_config.actor_rollout_ref.actor.self_distillation.teacher_offload = True
+    streamed, found = _step(actor_config, mini_batch)
+    assert isinstance(streamed.teacher.module, FSDPModule) and not isinstance(streamed.student, FSDPModule)
+    assert found["actor/loss"] == pytest.approx(wanted["actor/loss"], rel=1e-6)
+    before, after = full_state_dict(stays.teacher.module), full_state_dict(streamed.teacher.module)
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("key", ["fsdp_config.offload_policy", "self_distillation.teacher_offload"])
+def test_offload_is_refused_where_the_device_is_the_cpu(actor_config, key):
+    part, name = key.split(".")
+    setattr(getattr(actor_config.actor_rollout_ref.actor, part), name, True)
+    with pytest.raises(ConfigError, match=f"actor_rollout_ref.actor.{key}: got True; allowed: false on a CPU"):
+        check_device(actor_config, "cpu")
+    check_device(actor_config, "cuda")
