@@ -32,8 +32,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from sdpo.config.environment import ENVIRONMENT
+
+os.environ.update(ENVIRONMENT | dict(os.environ))
+
 import torch
-from step_case import processor, resident
+from step_case import processor, resident, waiting
 from torch.nn.functional import linear, log_softmax
 
 from sdpo.algorithms.distillation import Distillation, distillation_loss
@@ -229,7 +233,7 @@ def merged(file: Path | None, rows: list[dict], options: argparse.Namespace) -> 
     held = json.loads(file.read_text())["rows"] if file is not None and file.exists() else []
     both = {key(row): row for row in [*held, *({**row, "load": os.getloadavg()[0]} for row in rows)]}
     machine = {"processor": processor(), "cores": os.cpu_count(), "threads": options.threads}
-    settings = {"device": options.device, "dtype": options.dtype, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")}
+    settings = {"device": options.device, "dtype": options.dtype, **waiting()}
     return {"torch": torch.__version__, **settings, **machine, "rows": list(both.values())}
 
 

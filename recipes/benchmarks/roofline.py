@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from sdpo.config.environment import ENVIRONMENT
+
+os.environ.update(ENVIRONMENT | dict(os.environ))
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM

@@ -238,7 +238,6 @@ def main() -> None:
     found = run(options)
     if options.json:
         machine = {"processor": case.processor(), "threads": options.threads, "load": os.getloadavg()[0]}
-        machine |= {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
         shape = {"prompts": len(case.PROMPTS), "responses": case.RESPONSES, "tokens": case.RESPONSE_TOKENS}
         result = {"model": options.model, "engine": options.engine, "signal": options.signal, **shape, **machine}
         options.json.write_text(json.dumps(result | {"runs": found}, indent=1) + "\n")

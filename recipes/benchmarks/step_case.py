@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import time
@@ -31,6 +32,14 @@ RESPONSES = 4  # per prompt
 RESPONSE_TOKENS = 64
 TOP_K, ALPHA, RATE, LEARNING_RATE = 100, 0.5, 0.05, 1e-6
 MODEL = "models/smollm2-135m"
+
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def waiting() -> dict[str, str | None]:
+    """How threads wait for each other."""
+    return {name: os.environ.get(name) for name in WAITING}
 
 
 class PhaseClock:

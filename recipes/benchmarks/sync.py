@@ -12,7 +12,9 @@ import statistics
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from sdpo.config.environment import ENVIRONMENT
+
+os.environ.update(ENVIRONMENT | dict(os.environ))
 
 import torch
 

@@ -83,13 +83,15 @@ class FewCategories(NamedTuple):
     masses: torch.Tensor  # [2, n], what student and teacher give to the support
 
 
-def few_categories(own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence) -> FewCategories:
+def few_categories(
+    own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence, largest: support.TopIds = support.top_ids
+) -> FewCategories:
     """ids [n, 1]: the sampled tokens."""
     if spec.mode == "token":
         log_prob = own.log_probs(ids)
         ratio = log_prob - other.log_probs(ids)  # counts as a constant: score-function form of the reverse KL
         return FewCategories((ratio * log_prob)[:, 0], ids, ratio, ratio.new_ones(2, len(ids)))
-    ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support)
+    ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support, largest)
     inside = [side.log_probs(ids).masked_fill_(~counted, -torch.inf) for side in (own, other)]
     value, slope = restricted(*inside, spec)
     return FewCategories(value, ids, slope, torch.stack([log_probs.exp().sum(-1) for log_probs in inside]))

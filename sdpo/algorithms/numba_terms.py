@@ -23,6 +23,7 @@ from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
 
 TILE = 1024  # entries that are added up in float32; the tiles are in float64
+SHORT_TILE = 64  # entries that the search for the largest passes over at once
 ROWS = {"nogil": True, "error_model": "numpy"}
 LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # inputs are finite; sums may take any order
 INLINE = {"inline": "always", "fastmath": True}
@@ -67,6 +68,13 @@ def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> No
     own.logits.scatter_add_(-1, ids, slope)
 
 
+def top_ids(logits: torch.Tensor, k: int) -> torch.Tensor:
+    """As `support.top_ids`."""
+    ids = torch.empty(logits.shape[0], k, dtype=torch.int64)
+    _over_rows(_largest_ids, [logits, ids], [])
+    return ids
+
+
 def _terms_(
     student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, values: torch.Tensor
 ) -> None:
@@ -75,7 +83,7 @@ def _terms_(
     values[1:4] = torch.cat([own.log_probs(ids), entropy, teacher_entropy], -1).T
     values[6] = 1.0 / spec.temperature
     if spec.mode != "full":
-        few = few_categories(own, other, ids, spec)
+        few = few_categories(own, other, ids, spec, top_ids)
         values[0], values[4:6] = few.value, few.masses
         through_softmax_(own, few.ids, few.slope)
         return
@@ -168,13 +176,57 @@ def _mixture_divergence(student, teacher, sums, value, warmth, alpha):
             value[row] = -math.log(scale) - expected
 
 
+@njit(**ROWS)
+def _largest_ids(logits, ids):
+    """ids [n, k]: of the k largest of each row, in no order. A heap with the smallest on top holds the best so far; a
+    tile whose maximum is not above that is passed over."""
+    k = ids.shape[1]
+    keys = np.empty(k, INT)
+    for row in range(logits.shape[0]):
+        x, chosen = logits[row], ids[row]
+        for i in range(k):
+            keys[i], chosen[i] = _ordered(x[i]), i
+        for i in range(k // 2 - 1, -1, -1):
+            _sift(keys, chosen, i)
+        for start in range(k, x.shape[0], SHORT_TILE):
+            tile = x[start : start + SHORT_TILE]
+            if _largest_key(tile) <= keys[0]:
+                continue
+            for i in range(tile.shape[0]):
+                key = _ordered(tile[i])
+                if key > keys[0]:
+                    keys[0], chosen[0] = key, start + i
+                    _sift(keys, chosen, 0)
+
+
+@njit(**ROWS)
+def _sift(keys, ids, place):
+    """Restores the heap below `place`."""
+    while True:
+        smallest = place
+        for child in (2 * place + 1, 2 * place + 2):
+            if child < keys.shape[0] and keys[child] < keys[smallest]:
+                smallest = child
+        if smallest == place:
+            return
+        keys[place], keys[smallest] = keys[smallest], keys[place]
+        ids[place], ids[smallest] = ids[smallest], ids[place]
+        place = smallest
+
+
 @njit(**LOOP)
 def _largest(x):
+    key = _largest_key(x)
+    return F(INT(key ^ INT(INT(key >> SIGN_BIT) & MAGNITUDE)).view(F))
+
+
+@njit(**LOOP)
+def _largest_key(x):
     """As integers: compilers do not vectorise the maximum of floating-point numbers."""
     top = _ordered(x[0])
     for i in range(x.shape[0]):
         top = max(top, _ordered(x[i]))
-    return F(INT(top ^ INT(INT(top >> SIGN_BIT) & MAGNITUDE)).view(F))
+    return top
 
 
 @njit(**LOOP)

@@ -8,29 +8,13 @@ the divergence is never negative.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
 SMALLEST_GROUP = 4  # entries; below, two selections cost more than one
 TAIL_LIMIT = -1e-7  # largest log-mass of the chosen entries that the tail formula sees: keeps log(1 - mass) finite
-
-
-def choose_support(
-    student: torch.Tensor, teacher: torch.Tensor, k: int, kind: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids [N, K] and which of them count [N, K] (bool).
-
-    student, teacher: logits or log-probs [N, V]. kind: student | teacher | union. K is k, or 2k for the union, where
-    the teacher's ids that the student chose too are switched off. A k above V means V.
-    """
-    k = min(k, student.shape[-1])
-    if kind == "union":
-        own, other = top_ids(student, k).sort(-1).values, top_ids(teacher, k)
-        nearest = own.gather(-1, torch.searchsorted(own, other).clamp(max=k - 1))
-        counted = torch.cat([torch.ones_like(own, dtype=torch.bool), nearest != other], -1)
-        return torch.cat([own, other], -1), counted
-    ids = top_ids(student if kind == "student" else teacher, k)
-    return ids, torch.ones_like(ids, dtype=torch.bool)
+TopIds = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -50,6 +34,25 @@ def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
     rest = torch.arange(groups * size, width, device=values.device).expand(tokens, -1)
     candidates = torch.cat([(chosen[:, :, None] + offsets).flatten(1), rest], -1)
     return candidates.gather(-1, values.gather(-1, candidates).topk(k, dim=-1, sorted=False).indices)
+
+
+def choose_support(
+    student: torch.Tensor, teacher: torch.Tensor, k: int, kind: str, largest: TopIds = top_ids
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [N, K] and which of them count [N, K] (bool).
+
+    student, teacher: logits or log-probs [N, V]. kind: student | teacher | union. K is k, or 2k for the union, where
+    the teacher's ids that the student chose too are switched off. A k above V means V.
+    largest: what `top_ids` does.
+    """
+    k = min(k, student.shape[-1])
+    if kind == "union":
+        own, other = largest(student, k).sort(-1).values, largest(teacher, k)
+        nearest = own.gather(-1, torch.searchsorted(own, other).clamp(max=k - 1))
+        counted = torch.cat([torch.ones_like(own, dtype=torch.bool), nearest != other], -1)
+        return torch.cat([own, other], -1), counted
+    ids = largest(student if kind == "student" else teacher, k)
+    return ids, torch.ones_like(ids, dtype=torch.bool)
 
 
 def with_tail(log_probs: torch.Tensor) -> torch.Tensor:
