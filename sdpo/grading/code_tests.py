@@ -62,7 +62,7 @@ def read_tests(truth: Any) -> CodeTests | None:
     if isinstance(truth, str):
         try:
             truth = json.loads(truth)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DataError(problem("tests", truth[:60], TYPES)) from None
     if truth is None or truth == []:
         return None
@@ -106,7 +106,7 @@ def _cases(truth: dict) -> list[dict]:
     if isinstance(cases, str):
         try:
             cases = json.loads(cases)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DataError(problem("tests.cases", cases[:60], "a list of objects, or JSON text of one")) from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         raise DataError(problem("tests.cases", type(cases).__name__, "a list of objects"))
@@ -140,7 +140,7 @@ def _function_tests(truth: dict) -> FunctionTests | None:
 def _json_lines(text: str, index: int) -> list[Any]:
     try:
         return [json.loads(line) for line in text.split("\n") if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(problem(f"tests.cases[{index}].args", text[:60], "one JSON value per line")) from None
 
 
@@ -149,7 +149,7 @@ def _json_or_text(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

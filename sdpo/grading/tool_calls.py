@@ -37,7 +37,7 @@ def read_gold(truth: Any) -> list[Call] | None:
     if isinstance(truth, str):
         try:
             truth = json.loads(truth)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if isinstance(truth, dict):
         truth = [truth]
