@@ -33,12 +33,13 @@ def best(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def peaks() -> tuple[float, float]:
-    """FLOP/s of a large float32 matrix product and bytes/s of reading memory."""
+    """FLOP/s of a large float32 matrix product and bytes/s of memory, read or read and written, whichever is more."""
     size = 4096
     a, b = torch.randn(size, size), torch.randn(size, size)
     out = torch.empty_like(a)
     large = torch.ones(2**28)  # 1 GiB
-    return 2 * size**3 / best(lambda: torch.mm(a, b, out=out)), large.nbytes / best(large.sum)
+    memory = max(large.nbytes / best(large.sum), 2 * large.nbytes / best(lambda: large.mul_(1.0)))
+    return 2 * size**3 / best(lambda: torch.mm(a, b, out=out)), memory
 
 
 def weights(folder: str) -> tuple[int, int]:

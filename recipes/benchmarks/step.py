@@ -2,6 +2,7 @@
 
 python recipes/benchmarks/step.py                             # this program alone
 python recipes/benchmarks/step.py --trl TRL_VENV/bin/python   # and TRL's SDPOTrainer, in turns
+python recipes/benchmarks/step.py --one-file                  # and the one-file example
 """
 
 from __future__ import annotations
@@ -200,6 +201,9 @@ def run(options: argparse.Namespace) -> dict:
     if options.trl:
         script = str(Path(__file__).with_name("trl_step.py"))
         commands["TRL"] = [options.trl, script, "--model", options.model, "--threads", str(options.threads)]
+    if options.one_file:
+        script = str(Path(__file__).with_name("one_file_step.py"))
+        commands["one file"] = [sys.executable, script, "--model", options.model, "--threads", str(options.threads)]
     workers = [Worker(name, command, options.threads) for name, command in commands.items()]
     for repeat in range(options.repeats + 1):  # the first one warms up
         for worker in workers:
@@ -224,6 +228,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--one-file", action="store_true", help="and examples/sdpo_in_one_file.py")
     parser.add_argument("--trl", help="interpreter of an environment with trl 1.16 and the same torch")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
