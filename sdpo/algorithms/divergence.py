@@ -75,7 +75,7 @@ def restricted(inside_p: torch.Tensor, inside_q: torch.Tensor, spec: Divergence)
 
 def expectation(probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Sum of probs * values over the last axis; an impossible category adds 0 whatever its (infinite) value."""
-    return torch.where(probs > 0, probs * values, 0.0).sum(-1)
+    return torch.where(probs == 0, 0.0, probs * values).sum(-1)  # NaN stays NaN
 
 
 def distribution_divergence(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> torch.Tensor:

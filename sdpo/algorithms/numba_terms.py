@@ -25,7 +25,7 @@ from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
 TILE = 1024  # entries that are added up in float32; the tiles are in float64
 SHORT_TILE = 64  # entries that the search for the largest passes over at once
 ROWS = {"nogil": True, "error_model": "numpy"}
-LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # inputs are finite; sums may take any order
+LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # sums in any order; numbers taken to be finite
 INLINE = {"inline": "always", "fastmath": True}
 
 F, INT = np.float32, np.int32
@@ -37,7 +37,7 @@ LN_2_HIGH, LN_2_LOW = F(0.693359375), F(math.log(2.0) - 0.693359375)  # the firs
 E2, E3, E4, E5, E6, E7 = (F(1.0 / math.factorial(n)) for n in range(2, 8))
 L3, L5, L7, L9 = (F(1.0 / n) for n in (3, 5, 7, 9))
 MANTISSA_BITS, EXPONENT_BIAS, ROOT_HALF = INT(23), INT(127), INT(0x3F3504F3)  # the last: sqrt(1/2) as an integer
-SIGN_BIT, MAGNITUDE = INT(31), INT(0x7FFFFFFF)
+SIGN_BIT, MAGNITUDE, INFINITY = INT(31), INT(0x7FFFFFFF), INT(0x7F800000)
 
 
 def chunk_terms_(
@@ -57,6 +57,7 @@ def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.T
     """As `chunk_terms.softmax_`, but the logits stay as they are."""
     sums = logits.new_empty(3, logits.shape[0])
     _over_rows(_softmax_sums, [logits], [sums], F(1.0 / temperature))
+    sums[1:].masked_fill_(~sums[0].isfinite(), torch.nan)  # what loops that count on finite numbers do not promise
     top, z, entropy = sums[:, :, None]
     return Softmax(logits, z, top, 1.0 / temperature), entropy
 
@@ -314,6 +315,7 @@ def _log(x):
 
 @njit(**INLINE)
 def _ordered(x):
-    """An integer that compares as x does; the same again turns it back."""
+    """An integer that compares as x does; the same again turns it back. NaN, of either sign, is the largest."""
     bits = F(x).view(INT)
-    return INT(bits ^ INT(INT(bits >> SIGN_BIT) & MAGNITUDE))
+    key = INT(bits ^ INT(INT(bits >> SIGN_BIT) & MAGNITUDE))
+    return MAGNITUDE if INT(bits & MAGNITUDE) > INFINITY else key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -133,6 +134,20 @@ def test_rows_of_many_tiles_and_a_rest_are_within_1e_5_of_the_torch_path(spec):
     values, own = finished(numba_terms.chunk_terms_(student, teacher, *rest), student)
     torch.testing.assert_close(values, wanted, rtol=1e-5, atol=4e-6)
     assert (own - exact_gradient).norm() <= 1e-5 * exact_gradient.norm()
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_number_that_is_none_on_either_side_makes_the_divergence_of_its_token_nan_and_no_other(bad, side):
+    """The loss is then not finite and the optimizer does not step. Processors make NaN with a sign."""
+    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
+    for spec in SPECS:
+        student, teacher, *rest = random_case(spec, width=3000)
+        (student, teacher)[side][1, 1234] = bad
+        values = numba_terms.chunk_terms_(student, teacher, *rest)
+        assert values[0].isnan().tolist() == [False, True, False], spec
+        assert values[1, 1].isnan() or side == 1
+        assert student[[0, 2]].isfinite().all()
 
 
 def test_kernels_are_chosen_by_device_dtype_and_width():
