@@ -3,7 +3,6 @@ shared, packed or fused."""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import time
@@ -51,10 +50,7 @@ class Trainer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=case.MODEL)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    options = case.worker_options(__doc__)
     torch.set_num_threads(options.threads)
     case.serve(Trainer(options.model).step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -90,6 +91,14 @@ def say(record: dict) -> None:
 def heard(line: str) -> dict | None:
     """A record of a worker process; None for anything else that it printed."""
     return json.loads(line.removeprefix("STEP ")) if line.startswith("STEP ") else None
+
+
+def worker_options(description: str) -> argparse.Namespace:
+    """What `step.py` tells the worker processes of other programs."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
 
 
 def serve(step: Callable[[], dict]) -> None:

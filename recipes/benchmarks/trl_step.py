@@ -5,7 +5,6 @@ TRL's feedback is a column of the data set: all responses to a prompt get the sa
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -67,10 +66,7 @@ def settings(folder: str) -> SDPOConfig:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=case.MODEL)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    options = case.worker_options(__doc__)
     from datasets import Dataset
 
     torch.set_num_threads(options.threads)
