@@ -41,7 +41,7 @@ _module = types.ModuleType("solution")
 sys.modules["solution"] = _module
 try:
     exec(compile(_source, "solution.py", "exec"), vars(_module))
-except BaseException as _error:
+except BaseException as _error:  # foreign code may raise anything
     _answer({{"load": _faults.fault(_error)}})
     sys.exit(0)
 for _args in _request["inputs"]:
@@ -50,7 +50,7 @@ for _args in _request["inputs"]:
         if _name not in vars(_module) and "Solution" in vars(_module):
             _holder = vars(_module)["Solution"]()
         _answer({{"value": _frames.encode(getattr(_holder, _name)(*[_frames.decode(a) for a in _args]))}})
-    except BaseException as _error:
+    except BaseException as _error:  # foreign code may raise anything
         _answer({{"error": _faults.fault(_error)}})
 """
 ASSERT_PROGRAM = """
