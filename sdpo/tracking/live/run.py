@@ -179,6 +179,11 @@ class LiveRun:
     def record(self, entry: Entry) -> Record | None:
         return self._samples.at(entry.place)
 
+    @property
+    def token_lines(self) -> int:
+        """How many samples have token log-probs. They are logged with the update, later than the sample."""
+        return len(self._token_places)
+
     def has_tokens(self, entry: Entry) -> bool:
         return entry.phase == "train" and entry.key in self._token_places
 

@@ -28,6 +28,7 @@ def state(run: LiveRun) -> dict[str, Any]:
         "tiles": visible("".join(tiles(summary))),
         "metrics_version": run.metrics_version,
         "samples": len(run.entries),
+        "token_lines": run.token_lines,
         "generation": run.generation,
         "indexed": run.indexed,
         "statuses": [visible(status) for status in run.statuses()],

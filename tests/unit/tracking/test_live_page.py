@@ -101,8 +101,6 @@ def test_a_response_longer_than_its_logged_tokens_is_shown_to_its_end(run, tab):
     folder, server = run
     long = _sample(4, 0, response_tokens=3004, response="x = 0\nreturn x" + " and so on" * 300 + " to the END")
     _append(folder / "samples.jsonl", long)
-    numbers = {"tokens": ["x", " = 0", "\n", "return x"], "student": [-1] * 4, "teacher": [-1] * 4}
-    _append(folder / "tokens.jsonl", {"policy_version": 4, "uid": "problem-4", "index": 0, **numbers})
     tab.open(server.url + "#samples")
     tab.until(
         "(() => { document.getElementById('newest').click();"
@@ -110,7 +108,10 @@ def test_a_response_longer_than_its_logged_tokens_is_shown_to_its_end(run, tab):
         "line?.click(); return Boolean(line); })()"
     )
     tab.until("document.querySelector('#detail .top')?.textContent.includes('problem-4')")
-    assert tab.js("document.querySelectorAll('.tokens .token').length") == 4
+    assert tab.js("document.querySelectorAll('.tokens').length") == 0
+    numbers = {"tokens": ["x", " = 0", "\n", "return x"], "student": [-1] * 4, "teacher": [-1] * 4}
+    _append(folder / "tokens.jsonl", {"policy_version": 4, "uid": "problem-4", "index": 0, **numbers})
+    tab.until("document.querySelectorAll('.tokens .token').length === 4")  # open since before the update
     text = tab.js("document.getElementById('detail').textContent")
     assert "3,000 more tokens" in text and "to the END" in text
 

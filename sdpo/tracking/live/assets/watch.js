@@ -4,6 +4,7 @@ const POLL_MS = 2000, FULL_NATS = 2; // an advantage of two nats has the full co
 const byId = id => document.getElementById(id);
 const filters = byId("filters");
 let state = null, shownMetrics = -1, shownGeneration = -1, following = null, chosen = null, query = 0, newest = -1;
+let plain = null; // the open sample while its token log-probs are not in the log: they come with the update
 
 const element = (tag, text = "", name = "") => {
   const node = document.createElement(tag);
@@ -126,8 +127,15 @@ async function open(number, generation) {
   if (number === undefined) return;
   const found = await ask("sample", {number, generation});
   chosen = number;
+  plain = found.tokens ? null : {number, generation, lines: state ? state.token_lines : 0};
   for (const button of byId("list").querySelectorAll("button")) button.setAttribute("aria-current", +button.dataset.number === number);
   byId("detail").replaceChildren(top_(found), body(found));
+}
+async function colour() {
+  if (plain === null || plain.lines === state.token_lines) return;
+  plain.lines = state.token_lines;
+  const {number, generation} = plain, found = await ask("sample", {number, generation});
+  if (found.tokens && chosen === number && shownGeneration === generation) await open(number, generation);
 }
 function top_(found) {
   const top = element("div", "", "top"), style = {solved: "good", failed: "bad", ungraded: "warn"}[found.outcome];
@@ -198,6 +206,7 @@ async function refresh() {
     else if (shownGeneration !== state.generation) { chosen = null; await list(); }
     else if (newest !== state.samples && !byId("list").children.length) await list();
     else byId("fresh").hidden = newest === state.samples;
+    if (!byId("samples").hidden) await colour();
   } catch (error) { failed(error); }
 }
 function failed(error) {
