@@ -38,7 +38,7 @@ os.environ.update(ENVIRONMENT | dict(os.environ))
 
 import torch
 from step_case import processor, resident, waiting
-from torch.nn.functional import linear, log_softmax
+from torch.nn.functional import cross_entropy, kl_div, linear, log_softmax
 
 from sdpo.algorithms.distillation import Distillation, distillation_loss
 from sdpo.algorithms.divergence import Divergence
@@ -76,24 +76,29 @@ class Inputs:
 
 
 def straightforward(inputs: Inputs, mode: str) -> torch.Tensor:
-    """The definition in the obvious torch operations."""
-    log_p = log_softmax(linear(inputs.hidden, inputs.head).float(), -1)
-    own = log_p.gather(-1, inputs.ids[:, None])[:, 0]
+    """The definition in torch's own functions, as trainers write it: logits first, then log-probabilities, then the
+    divergence by `kl_div` against a mixture made by `logsumexp`."""
+    student_logits = linear(inputs.hidden, inputs.head).float()
     if mode == "policy":
-        return -own.mean()
+        return cross_entropy(student_logits, inputs.ids)
     with torch.no_grad():
-        log_q = log_softmax(linear(inputs.teacher_hidden, inputs.teacher_head).float(), -1)
+        teacher_logits = linear(inputs.teacher_hidden, inputs.teacher_head).float()
     if mode == "token":
-        return ((own - log_q.gather(-1, inputs.ids[:, None])[:, 0]).detach() * own).mean()
-    if mode == "topk":
-        ids = log_p.topk(TOPK, -1).indices
-        log_p, log_q = (with_tail(side.gather(-1, ids)) for side in (log_p, log_q))
-    log_m = torch.logaddexp(log_p + math.log(1 - ALPHA), log_q + math.log(ALPHA))
-    from_teacher, from_student = ((side.exp() * (side - log_m)).sum(-1) for side in (log_q, log_p))
-    return (ALPHA * from_teacher + (1 - ALPHA) * from_student).mean()
+        own, other = (-cross_entropy(side, inputs.ids, reduction="none") for side in (student_logits, teacher_logits))
+        return ((own - other).detach() * own).mean()
+    if mode == "full":
+        log_p, log_q = log_softmax(student_logits, -1), log_softmax(teacher_logits, -1)
+    else:
+        ids = student_logits.topk(TOPK, -1).indices
+        log_p, log_q = (with_tail(side, ids) for side in (student_logits, teacher_logits))
+    log_m = torch.stack([log_p + math.log(1 - ALPHA), log_q + math.log(ALPHA)]).logsumexp(0)
+    from_student, from_teacher = (kl_div(log_m, side, reduction="none", log_target=True) for side in (log_p, log_q))
+    return from_student.lerp(from_teacher, ALPHA).sum(-1).mean()
 
 
-def with_tail(log_probs: torch.Tensor) -> torch.Tensor:
+def with_tail(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of the chosen entries and of all others together."""
+    log_probs = logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
     inside = log_probs.logsumexp(-1, keepdim=True).clamp(max=-1e-7)
     return torch.cat([log_probs, torch.log(-torch.expm1(inside))], -1)
 
