@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from sdpo.config.schema import Config
 MIB = 2**20
 
 
-def settings(options: argparse.Namespace) -> Config:
+def settings(options: argparse.Namespace, folder: str) -> Config:
     config = Config(cluster="inline")
+    config.trainer.default_local_dir = folder
     config.data.max_prompt_length, config.data.max_response_length = 512, case.RESPONSE_TOKENS
     parts = config.actor_rollout_ref
     parts.model.path = options.model
@@ -36,6 +38,7 @@ def settings(options: argparse.Namespace) -> Config:
     parts.actor.ppo_mini_batch_size = len(case.PROMPTS)
     parts.actor.ppo_max_token_len_per_gpu = options.tokens_per_pass
     parts.actor.optim.lr = case.LEARNING_RATE
+    parts.actor.self_distillation.teacher_offload = options.offload
     distillation = parts.actor.self_distillation
     distillation.distillation_topk, distillation.alpha = case.TOP_K, case.ALPHA
     distillation.teacher_update_rate = case.RATE
@@ -45,7 +48,7 @@ def settings(options: argparse.Namespace) -> Config:
 class Trainer:
     """The parts of a run that a step is made of, without its log and data files."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, folder: str) -> None:
         from sdpo.algorithms.registry import build_algorithm
         from sdpo.models.load import load_tokenizer
         from sdpo.reprompt.builder import RepromptBuilder
@@ -53,7 +56,7 @@ class Trainer:
         from sdpo.tokens.chat import ChatRenderer
         from sdpo.workers.actor import Actor
 
-        self.config, self.signal = settings(options), options.signal
+        self.config, self.signal = settings(options, folder), options.signal
         self.actor = Actor(self.config, 0, 1, "cpu", total_optimizer_steps=1000)
         shared = self.actor.student.lm if options.engine == "hf" else None
         self.engine = build_engine(self.config, "cpu", shared)
@@ -193,7 +196,7 @@ class Worker:
 
 def run(options: argparse.Namespace) -> dict:
     here = [sys.executable, __file__, "--serve", "--model", options.model, "--engine", options.engine]
-    here += ["--checkpointing"] * options.checkpointing
+    here += ["--checkpointing"] * options.checkpointing + ["--offload"] * options.offload
     here += ["--tokens-per-pass", str(options.tokens_per_pass), "--threads", str(options.threads)]
     commands = {}
     for algorithm in options.algorithms:
@@ -224,8 +227,9 @@ def main() -> None:
     parser.add_argument("--engine", default="hf", choices=["hf", "vllm"])
     parser.add_argument("--algorithms", nargs="+", default=["sdpo"], choices=["sdpo", "vanilla"])  # vanilla is GRPO
     parser.add_argument("--signal", type=float, default=1.0, help="share of the prompts whose samples have a signal")
-    parser.add_argument("--tokens-per-pass", type=int, default=512)
+    parser.add_argument("--tokens-per-pass", type=int, default=1024)
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
+    parser.add_argument("--offload", action="store_true", help="the teacher's weights in a file")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one-file", action="store_true", help="and examples/sdpo_in_one_file.py")
@@ -238,7 +242,8 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(options.threads)
-        case.serve(Trainer(options).step)
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            case.serve(Trainer(options, folder).step)
         return
     found = run(options)
     if options.json:

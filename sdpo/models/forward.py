@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sdpo.algorithms.scores import ResponseScores
+from sdpo.models.file_weights import FileWeights
 from sdpo.models.tree_attention import TreePlan, read_trees, why_padded
 from sdpo.tokens.packing import PackedSide
 
@@ -23,6 +24,7 @@ class PolicyModule(nn.Module):
         super().__init__()
         self.lm = lm
         self.vocab_size = vocab_size  # the tokenizer's; padded rows of the head take no probability
+        self.in_file: FileWeights | None = None  # a teacher's, when they are not kept in memory
         self.why_padded = why_padded(lm)  # None: give it prefix trees
         if self.why_padded is None:
             read_trees(lm)

@@ -38,7 +38,7 @@ def shard(
         "mp_policy": MixedPrecisionPolicy(DTYPES[config.param_dtype], DTYPES[config.reduce_dtype]),
         "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if offload else OffloadPolicy(),
     }
-    layers = _decoder_layers(module)  # now: sharding renames their classes
+    layers = decoder_layers(module)  # now: sharding renames their classes
     for layer in layers:
         fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
     fully_shard(module, reshard_after_forward=False, **options)  # the loss reads the head after the forward pass
@@ -48,7 +48,7 @@ def shard(
     return module
 
 
-def _decoder_layers(module: PolicyModule) -> list[nn.Module]:
+def decoder_layers(module: PolicyModule) -> list[nn.Module]:
     names = set(getattr(module.lm, "_no_split_modules", None) or ())
     return [m for m in module.lm.modules() if type(m).__name__ in names]
 

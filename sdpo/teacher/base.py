@@ -20,6 +20,9 @@ class Teacher(Protocol):
     def scores(self, side: PackedSide) -> Scores:
         """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
 
+    def release(self) -> None:
+        """Called when nothing of the scores is needed any more: weights that are kept elsewhere may leave memory."""
+
     def update(self, student: PolicyModule) -> None:
         """Called once after each optimizer step with a finite gradient."""
 

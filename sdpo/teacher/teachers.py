@@ -23,6 +23,10 @@ class FrozenTeacher:
     def scores(self, side: PackedSide) -> ResponseScores:
         return score_in_eval_mode(self.module, side)
 
+    def release(self) -> None:
+        if self.module.in_file:
+            self.module.in_file.give_back(self.module.parameters())
+
     def update(self, student: PolicyModule) -> None:
         pass
 
@@ -38,11 +42,14 @@ class EmaTeacher(FrozenTeacher):
     def update(self, student: PolicyModule) -> None:
         reshard(self.module)
         mine, theirs = ([local(p) for p in module.parameters()] for module in (self.module, student))
-        if all(m.device == t.device for m, t in zip(mine, theirs, strict=True)):
+        here = not self.module.in_file and all(m.device == t.device for m, t in zip(mine, theirs, strict=True))
+        if here:
             torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], self.rate)
-        else:  # offloaded: a tensor at a time, or the student would be in CPU memory once more
-            for m, t in zip(mine, theirs, strict=True):
-                m.lerp_(t.to(m.device, m.dtype), self.rate)
+            return
+        for m, t in zip(mine, theirs, strict=True):  # offloaded: a tensor at a time, or all would be here together
+            m.lerp_(t.to(m.device, m.dtype), self.rate)
+            if self.module.in_file:
+                self.module.in_file.give_back([m])
 
 
 class LiveTeacher:
@@ -55,6 +62,9 @@ class LiveTeacher:
 
     def scores(self, side: PackedSide) -> ResponseScores:
         return score_in_eval_mode(self.student, side)
+
+    def release(self) -> None:
+        pass
 
     def update(self, student: PolicyModule) -> None:
         pass

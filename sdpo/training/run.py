@@ -131,14 +131,16 @@ def resolve_device(name: str) -> str:
 
 def check_device(config: Config, device: str) -> None:
     """Raises ConfigError for what the device cannot do."""
-    actor = config.actor_rollout_ref.actor
-    for name, asked in (
-        ("fsdp_config.offload_policy", actor.fsdp_config.offload_policy),
-        ("self_distillation.teacher_offload", actor.self_distillation.teacher_offload),
-    ):
-        if device == "cpu" and asked:
-            field = f"actor_rollout_ref.actor.{name}"
-            raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
+    if device != "cpu":
+        return
+    actor, trainer = config.actor_rollout_ref.actor, config.trainer
+    if actor.fsdp_config.offload_policy:
+        field = "actor_rollout_ref.actor.fsdp_config.offload_policy"
+        raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
+    plain = trainer.n_gpus_per_node * trainer.nnodes == 1 and actor.fsdp_config.param_dtype == "float32"
+    if actor.self_distillation.teacher_offload and not plain:
+        field = "actor_rollout_ref.actor.self_distillation.teacher_offload"
+        raise ConfigError(problem(field, True, "false on a CPU, except with one rank in float32", "set it to false"))
 
 
 def check_context(config: Config) -> None:

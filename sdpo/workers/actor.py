@@ -12,9 +12,10 @@ import torch.distributed as dist
 from sdpo.algorithms.policy import policy_terms
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import ActorConfig, Config
+from sdpo.models.file_weights import FileWeights
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_causal_lm, load_tokenizer
-from sdpo.models.shard import DTYPES, clip_gradients, full_state_dict, shard
+from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard
 from sdpo.records import MiniBatch, StepReport
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.packing import MicroBatch, pack_chunk, token_batch
@@ -22,6 +23,7 @@ from sdpo.tokens.partition import Chunk, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights import shared_memory
 from sdpo.workers import actor_state
+from sdpo.workers.freed_memory import give_back_freed_memory
 from sdpo.workers.schedule import build_scheduler
 from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
 
@@ -91,7 +93,12 @@ class Actor:
         self.policy_version = 0
 
     def _build_teacher_module(self) -> PolicyModule:
-        return self._build_module(self.config.actor_rollout_ref.actor.self_distillation.teacher_offload)
+        offload = self.config.actor_rollout_ref.actor.self_distillation.teacher_offload
+        if not offload or self.device != "cpu":
+            return self._build_module(offload)
+        module = self._build_module()
+        module.in_file = FileWeights(module, decoder_layers(module), self.config.trainer.default_local_dir)
+        return module
 
     def _build_module(self, offload: bool = False) -> PolicyModule:
         settings = self.config.actor_rollout_ref
@@ -136,6 +143,8 @@ class Actor:
             if self.teacher is not None:
                 self.teacher.update(self.student)
         self.optimizer.zero_grad(set_to_none=True)  # now, not before the next one: the rollout can use the memory
+        if self.device == "cpu":
+            give_back_freed_memory()
         if self.rank == 0:  # already over all ranks
             sums.append({"actor/loss": (loss, 1.0), "actor/grad_norm": (float(norm), 1.0)})
         return finite
@@ -150,7 +159,11 @@ class Actor:
             self.token_log.write(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
+        if self.device == "cpu":
+            give_back_freed_memory()  # what the two passes have used, before the gradient of the head
         output = self.algorithm.loss(scores, teacher_scores, batch)
+        if self.teacher is not None:
+            self.teacher.release()  # before the backward pass, which needs most memory
         (output.loss * 0.0 if micro.filler else output.loss).backward()
         if micro.filler:
             return 0.0
@@ -206,6 +219,10 @@ class Actor:
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)
+        if self.teacher is not None:
+            self.teacher.release()
 
     def load(self, folder: str) -> None:
         actor_state.load(self, folder)
+        if self.teacher is not None:
+            self.teacher.release()

@@ -11,6 +11,7 @@ from sdpo.errors import ConfigError
 from sdpo.models.shard import full_state_dict
 from sdpo.training.run import check_device
 from sdpo.workers.actor import Actor, split_over_ranks
+from tests.unit.models.resident import in_memory
 
 
 @pytest.fixture
@@ -60,10 +61,12 @@ def test_a_resumed_run_goes_on_in_the_schedule_with_the_rates_of_its_own_setting
     assert report.metrics["actor/lr"] == pytest.approx(3e-3 * 3 / 4)
 
 
-def test_an_offloaded_teacher_scores_and_follows_like_one_that_stays(actor_config, mini_batch, no_process_group):
+def test_an_offloaded_teacher_scores_and_follows_like_one_that_stays(
+    actor_config, mini_batch, no_process_group, monkeypatch
+):
     """The CPU is the device too here: what is tested is FSDP2's own streaming, layer by layer, and the average."""
     stays, wanted = _step(actor_config, mini_batch)
-    actor_config.actor_rollout_ref.actor.self_distillation.teacher_offload = True
+    monkeypatch.setattr(Actor, "_build_teacher_module", lambda actor: actor._build_module(offload=True))
     streamed, found = _step(actor_config, mini_batch)
     assert isinstance(streamed.teacher.module, FSDPModule) and not isinstance(streamed.student, FSDPModule)
     assert found["actor/loss"] == pytest.approx(wanted["actor/loss"], rel=1e-6)
@@ -72,10 +75,35 @@ def test_an_offloaded_teacher_scores_and_follows_like_one_that_stays(actor_confi
         torch.testing.assert_close(after[name], before[name], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("key", ["fsdp_config.offload_policy", "self_distillation.teacher_offload"])
-def test_offload_is_refused_where_the_device_is_the_cpu(actor_config, key):
-    part, name = key.split(".")
-    setattr(getattr(actor_config.actor_rollout_ref.actor, part), name, True)
-    with pytest.raises(ConfigError, match=f"actor_rollout_ref.actor.{key}: got True; allowed: false on a CPU"):
+@pytest.mark.parametrize("kind", ["ema", "frozen", "trust-region"])
+def test_a_teacher_in_a_file_is_the_same_teacher(actor_config, mini_batch, tmp_path, kind):
+    distillation = actor_config.actor_rollout_ref.actor.self_distillation
+    distillation.teacher_regularization = kind
+    shares = split_over_ranks([mini_batch] * 3, actor_config.actor_rollout_ref.actor, 1)[0]
+    stays = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    wanted = stays.update(shares).metrics
+    distillation.teacher_offload = True
+    actor_config.trainer.default_local_dir = str(tmp_path / "run")
+    offloaded = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    assert offloaded.update(shares).metrics == wanted
+    offloaded.save(str(tmp_path / "actor"))
+    assert not any(map(in_memory, offloaded.teacher.module.parameters()))
+    resumed = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    resumed.load(str(tmp_path / "actor"))
+    before = stays.teacher.module.state_dict()
+    for actor in (offloaded, resumed):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in actor.teacher.module.state_dict().items())
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["tokens.jsonl"]  # the weights' file has no name
+
+
+def test_offload_is_refused_on_a_cpu_where_it_means_nothing(actor_config):
+    actor = actor_config.actor_rollout_ref.actor
+    actor.self_distillation.teacher_offload = True
+    check_device(actor_config, "cpu")  # in a file
+    actor_config.trainer.n_gpus_per_node = 2
+    with pytest.raises(ConfigError, match="teacher_offload: got True; allowed: false on a CPU, except with one rank"):
+        check_device(actor_config, "cpu")
+    actor.fsdp_config.offload_policy = True
+    with pytest.raises(ConfigError, match="fsdp_config.offload_policy: got True; allowed: false on a CPU"):
         check_device(actor_config, "cpu")
     check_device(actor_config, "cuda")
