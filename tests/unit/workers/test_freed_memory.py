@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +34,9 @@ def test_scattered_freed_memory_goes_back_when_it_is_much(monkeypatch, mib, goes
     assert all(bool((tensor == 1).all()) for tensor in kept)
 
 
-def test_without_the_functions_of_glibc_nothing_happens(monkeypatch):
-    monkeypatch.setattr(freed_memory, "_glibc", lambda: None)
+def test_a_library_without_the_functions_of_glibc_is_left_alone(monkeypatch):
+    other = SimpleNamespace(malloc_trim=lambda _: pytest.fail("not asked whether it is worth it"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: other)
+    monkeypatch.setattr(freed_memory, "_glibc", freed_memory._glibc.__wrapped__)
+    assert freed_memory._glibc() is None
     give_back_freed_memory()
