@@ -13,8 +13,9 @@ leaves the gradient to autograd; *here* is `sdpo.algorithms.distillation`.
 
 Times are medians over repeats in which the paths take turns in one process. Peak extra memory is measured in a process
 per case: the high-water mark of resident memory (on a GPU: of allocated memory) during one forward and backward pass,
-above what was there before it with all inputs made and the libraries warm. Both paths leave the gradients of hidden
-states and head behind; the last column is without them.
+above what was there before it with all inputs made and the libraries warm. Time and memory are those of a step's second
+micro-batch: the gradient of the head is there from the first, to be added to. The last column is the memory of the
+first one, which makes it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LARGE = (4096, 1024, 151936)  # hidden size and vocabulary of Qwen3-0.6B
 TOKENS, VOCABULARIES = (256, 512, 1024, 2048), (8192, 32768, 131072)
 MIB = 2**20
 PARTS = ("compare", "growth", "large")
-MEASURED = ("seconds", "peak_extra_mib", "beyond_gradients_mib")
+MEASURED = ("seconds", "peak_extra_mib", "first_extra_mib")
 
 
 class Inputs:
@@ -71,8 +72,13 @@ class Inputs:
         self.head = head.to(device, dtype).requires_grad_()
         self.ids = torch.randint(0, vocabulary, (tokens,), generator=generator).to(device)
 
-    def clear(self) -> None:
-        self.hidden.grad = self.head.grad = None
+    def clear(self, first: bool) -> None:
+        """Hidden states are new in every micro-batch, the head is not."""
+        self.hidden.grad = None
+        if first:
+            self.head.grad = None
+        elif self.head.grad is None:
+            self.head.grad = torch.zeros_like(self.head)
 
 
 def straightforward(inputs: Inputs, mode: str) -> torch.Tensor:
@@ -104,24 +110,27 @@ def with_tail(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def here(inputs: Inputs, mode: str) -> torch.Tensor:
-    """The same from the package."""
+    """The same from the package, with the gradient of the head in place (`models.forward.PolicyModule`)."""
     vocabulary = inputs.head.shape[0]
-    student = ResponseScores(inputs.hidden, inputs.head, None, vocabulary)
+    if inputs.head.grad is None and inputs.head.dtype == torch.float32:
+        inputs.head.grad = torch.zeros_like(inputs.head)
+    student = ResponseScores(inputs.hidden, inputs.head, None, vocabulary, weight_gradient=inputs.head.grad)
     if mode == "policy":
         return -policy_terms(student, inputs.ids, 1.0)[0].mean()
     teacher = ResponseScores(inputs.teacher_hidden, inputs.teacher_head, None, vocabulary)
     spec = Divergence(mode, 1.0 if mode == "token" else ALPHA, TOPK)
     tokens = inputs.ids.shape[0]
     weights = inputs.hidden.new_full((tokens,), 1.0 / tokens, dtype=torch.float32)
-    return distillation_loss(student, teacher, inputs.ids, Distillation(spec, lambda part, _: weights[part]))[0]
+    distillation = Distillation(spec, lambda part, _: weights[part], times_one=True)
+    return distillation_loss(student, teacher, inputs.ids, distillation)[0]
 
 
 PATHS: dict[str, Callable[[Inputs, str], torch.Tensor]] = {"straightforward": straightforward, "here": here}
 
 
-def step(path: str, inputs: Inputs, mode: str) -> float:
+def step(path: str, inputs: Inputs, mode: str, first: bool = False) -> float:
     """Seconds of one forward and backward pass."""
-    inputs.clear()
+    inputs.clear(first)
     synchronize(inputs)
     start = time.perf_counter()
     PATHS[path](inputs, mode).backward()
@@ -142,23 +151,24 @@ def times(inputs: Inputs, mode: str, paths: list[str], repeats: int) -> dict[str
     return {path: [found[path] for found in rounds] for path in paths}
 
 
-def peak_extra(path: str, mode: str, inputs: Inputs) -> int:
+def peak_extra(path: str, mode: str, first: bool, inputs: Inputs) -> int:
     """Bytes above the inputs in one pass. A small pass first loads the libraries and starts the threads."""
     step(path, Inputs(128, 64, 4096, inputs.hidden.device.type, inputs.hidden.dtype), mode)
+    inputs.clear(first)
     if inputs.hidden.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        step(path, inputs, mode)
+        step(path, inputs, mode, first)
         return torch.cuda.max_memory_allocated() - before
     Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
     before = resident("VmRSS")
-    step(path, inputs, mode)
+    step(path, inputs, mode, first)
     return resident("VmHWM") - before
 
 
-def memory(path: str, mode: str, shape: tuple[int, int, int], options: argparse.Namespace) -> int:
-    """`peak_extra` in a process of its own."""
-    memory_case = json.dumps({"path": path, "mode": mode, "shape": shape})
+def memory(path: str, mode: str, first: bool, shape: tuple[int, int, int], options: argparse.Namespace) -> float:
+    """`peak_extra` in a process of its own, in MiB."""
+    memory_case = json.dumps({"path": path, "mode": mode, "first": first, "shape": shape})
     command = [
         sys.executable,
         __file__,
@@ -170,15 +180,12 @@ def memory(path: str, mode: str, shape: tuple[int, int, int], options: argparse.
         options.dtype,
     ]
     found = subprocess.run(command + ["--threads", str(options.threads)], capture_output=True, text=True, check=True)
-    return int(found.stdout)
+    return int(found.stdout) / MIB
 
 
 def peaks(path: str, mode: str, shape: tuple[int, int, int], options: argparse.Namespace) -> dict[str, float]:
-    """MiB with and without the gradients that the pass leaves behind: of the hidden states and the head."""
-    tokens, hidden, vocabulary = shape
-    gradients = (tokens + vocabulary) * hidden * getattr(torch, options.dtype).itemsize
-    peak = memory(path, mode, shape, options)
-    return {"peak_extra_mib": peak / MIB, "beyond_gradients_mib": (peak - gradients) / MIB}
+    later, first = (memory(path, mode, first, shape, options) for first in (False, True))
+    return {"peak_extra_mib": later, "first_extra_mib": first}
 
 
 def measure(
@@ -208,12 +215,12 @@ def case(part: str, mode: str, shape: tuple[int, int, int], path: str) -> dict:
 def report(row: dict) -> None:
     seconds = "one pass" if row["seconds"] is None else f"{row['seconds']:.3f} s"
     name = "{mode:<8}{tokens:>7}{vocabulary:>9}  {path:<16}".format(**row)
-    print(f"{name}{seconds:>10}{row['peak_extra_mib']:>9.0f} MiB{row['beyond_gradients_mib']:>10.0f} MiB", flush=True)
+    print(f"{name}{seconds:>10}{row['peak_extra_mib']:>9.0f} MiB{row['first_extra_mib']:>10.0f} MiB", flush=True)
 
 
 def run(options: argparse.Namespace) -> list[dict]:
     """Rows of the parts that are asked for."""
-    print(f"{'mode':<8}{'tokens':>7}{'vocab':>9}  {'path':<16}{'time':>10}{'peak extra':>13}{'w/o gradients':>14}")
+    print(f"{'mode':<8}{'tokens':>7}{'vocab':>9}  {'path':<16}{'time':>10}{'peak extra':>13}{'the first':>14}")
     _, hidden, vocabulary = MAIN
     rows = []
     if "compare" in options.parts:
@@ -291,7 +298,7 @@ def main() -> None:
     if options.memory_of:
         memory_case = json.loads(options.memory_of)
         inputs = Inputs(*memory_case["shape"], options.device, getattr(torch, options.dtype))
-        print(peak_extra(memory_case["path"], memory_case["mode"], inputs))
+        print(peak_extra(memory_case["path"], memory_case["mode"], memory_case["first"], inputs))
         return
     options.parts = options.parts or PARTS
     result = merged(options.json, run(options), options)

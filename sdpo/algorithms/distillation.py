@@ -40,11 +40,14 @@ class Distillation:
 
     token_weights(part, log_prob): constant weights [n] of the tokens `part`, given the student's log-probs [n].
     cap: of a token's whole divergence, in nats; a capped token has no gradient. None: no cap.
+    times_one: the loss will be differentiated as it is, so that the gradient of the head can go to the student's
+    `weight_gradient` at once. With another factor the backward pass raises RuntimeError.
     """
 
     divergence: Divergence
     token_weights: Callable[[slice, torch.Tensor], torch.Tensor]
     cap: float | None = None
+    times_one: bool = False
 
 
 def distillation_loss(
@@ -67,7 +70,7 @@ class _DistillationLoss(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple:
         """hidden, weight, bias; then the arguments of `distillation_loss`. Gives the loss and the TokenTerms."""
         student, teacher, ids, distillation = arguments[3:]
-        ctx.gradient = HeadGradient(student, ctx.needs_input_grad[:3])
+        ctx.gradient = HeadGradient(student, ctx.needs_input_grad[:3], distillation.times_one)
         loss, terms = _run(student, teacher, ids, distillation, ctx.gradient)
         ctx.mark_non_differentiable(*terms)
         return loss, *terms

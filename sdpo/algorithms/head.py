@@ -17,7 +17,7 @@ import torch
 if TYPE_CHECKING:
     from sdpo.algorithms.scores import ResponseScores
 
-CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}  # logits of all sides together
+CHUNK_BYTES = {"cpu": 96 * 2**20, "cuda": 2**30}  # logits of all sides together
 FEWEST_TOKENS = 128  # a matrix product of fewer rows is bound by reading the head
 COPIED_ROWS = range(57, 73)  # products of so many rows make MKL keep a second copy of the result, and take longer
 BLOCK_ENTRIES = 2**18  # of a chunk, passed through the softmax at once on a CPU: what its caches hold
@@ -109,15 +109,20 @@ class HeadGradient:
     """Gradients of one loss by a student's hidden states, head and bias, added up chunk by chunk.
 
     wanted: which of hidden, weight and bias need one.
+    in_place: that of the weight is added to `scores.weight_gradient`, if there is one, and not handed out.
     """
 
-    def __init__(self, scores: ResponseScores, wanted: tuple[bool, ...]) -> None:
+    def __init__(self, scores: ResponseScores, wanted: tuple[bool, ...], in_place: bool) -> None:
         self.scores, self.empty = scores, True
+        self.in_place = in_place and wanted[1] and scores.weight_gradient is not None
+        wanted = (wanted[0], wanted[1] and not self.in_place, wanted[2])
         tensors = (scores.hidden, scores.weight, scores.bias)
         self.hidden, self.weight, self.bias = (
             torch.empty_like(tensor, dtype=wide(tensor.dtype)) if tensor is not None and wants else None
             for tensor, wants in zip(tensors, wanted, strict=True)
         )
+        if self.in_place:
+            self.weight = scores.weight_gradient
 
     def add(self, part: slice, slope: torch.Tensor, token_weights: torch.Tensor) -> None:
         """slope [n, V]: derivative of each token's own loss by the scaled logits before the soft cap, to be multiplied
@@ -139,12 +144,17 @@ class HeadGradient:
         if self.weight is not None:
             # Weighting the [n, H] side spares a pass over the vocabulary.
             weighted = scores.hidden[part] * column
-            _add_product(self.weight[vocab], slope.T, weighted, scores.weight.dtype, beta)
+            kept = 1.0 if self.in_place else beta
+            _add_product(self.weight[vocab], slope.T, weighted, scores.weight.dtype, kept)
         if self.bias is not None:
             self.bias[vocab].addmv_(slope.T, token_weights, beta=beta)
 
     def scaled(self, factor: torch.Tensor | float = 1.0) -> tuple[torch.Tensor | None, ...]:
         """The gradients (hidden, weight, bias) times a scalar; consumes this object."""
+        if self.in_place:
+            if factor != 1.0:
+                raise RuntimeError(f"the gradient of the head has been added times 1, not times {float(factor):g}")
+            self.weight = None
         self._clear_padding()
         found = self.hidden, self.weight, self.bias
         self.hidden = self.weight = self.bias = None

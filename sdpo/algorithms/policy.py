@@ -58,7 +58,7 @@ class _Policy:
     ) -> tuple[torch.Tensor | None, ...]:
         """By hidden states, head and bias. entropy: as found by `terms`; by_log_prob, by_entropy: derivatives [N] of
         the loss; None: it does not depend on the entropy."""
-        total, cap = HeadGradient(self.scores, wanted), self.scores.soft_cap
+        total, cap = HeadGradient(self.scores, wanted, in_place=True), self.scores.soft_cap
         ones = torch.ones_like(by_log_prob) / self.temperature
         for part, logits in self._chunks():
             plain = cap is None and by_entropy is None  # else a second tensor like the logits is needed

@@ -40,6 +40,8 @@ class ResponseScores:
     weight: [at least vocab_size, H] or None. bias: [at least vocab_size] or None. Any tensors of an autograd graph.
     vocab_size: size of the tokenizer; rows of the head beyond it are padding and take no probability.
     scale, soft_cap: logits = soft_cap * tanh(scale * raw / soft_cap), for model families that have them.
+    weight_gradient: `weight.grad` where a loss may add to it without autograd, so that no second tensor of this size is
+    needed (`distillation_loss` on request, `policy_terms` always).
     """
 
     hidden: torch.Tensor
@@ -48,6 +50,7 @@ class ResponseScores:
     vocab_size: int
     scale: float = 1.0
     soft_cap: float | None = None
+    weight_gradient: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         width = self.hidden.shape[-1] if self.weight is None else self.weight.shape[0]

@@ -109,7 +109,7 @@ class Sdpo:
             return weights[part] * policy.weight * rollout.weight
 
         cap = self.settings.divergence_clip
-        distillation = Distillation(self.divergence, weigh, cap)
+        distillation = Distillation(self.divergence, weigh, cap, times_one=True)
         loss, terms = distillation_loss(student, teacher, batch.response_ids, distillation)
         if self.entropy_coeff:
             entropy = policy_terms(student, batch.response_ids, self.temperature, entropy_gradient=True)[1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from sdpo.algorithms.scores import ResponseScores
 from sdpo.models.file_weights import FileWeights
@@ -42,8 +43,10 @@ class PolicyModule(nn.Module):
         ).last_hidden_state
         return hidden.flatten(0, 1).index_select(0, side.selected)
 
-    def scores(self, side: PackedSide) -> ResponseScores:
-        """Runs the forward pass and pairs it with the head, ready for a loss."""
+    def scores(self, side: PackedSide, in_place: bool = False) -> ResponseScores:
+        """Runs the forward pass and pairs it with the head, ready for a loss.
+
+        in_place: the loss may add to the gradient of the head itself (`ResponseScores.weight_gradient`)."""
         hidden = self(side)
         head, config = self.lm.get_output_embeddings(), self.lm.config
         return ResponseScores(
@@ -54,4 +57,15 @@ class PolicyModule(nn.Module):
             # Cohere multiplies the logits, Granite divides them, Gemma 2 caps them.
             scale=getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0),
             soft_cap=getattr(config, "final_logit_softcapping", None),
+            weight_gradient=self._head_gradient(head.weight) if in_place else None,
         )
+
+    def _head_gradient(self, weight: torch.Tensor) -> torch.Tensor | None:
+        """`weight.grad`, which exists from now on; None where autograd (LoRA) or FSDP2 takes the gradient further."""
+        if isinstance(self, FSDPModule) or not (weight.is_leaf and weight.requires_grad):
+            return None
+        if weight.dtype != torch.float32:
+            return None
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        return weight.grad

@@ -80,9 +80,9 @@ def with_rest(log_probs, chosen):
     return torch.cat([log_probs.masked_fill(~chosen, -700.0), rest], -1)
 
 
-def fused(student, teacher, ids, spec, weights, cap=None):
+def fused(student, teacher, ids, spec, weights, cap=None, times_one=False):
     """Token weights that depend on the student's own log-prob, as importance weights do."""
-    weigh = Distillation(spec, lambda part, log_prob: weights[part] * log_prob.exp(), cap)
+    weigh = Distillation(spec, lambda part, log_prob: weights[part] * log_prob.exp(), cap, times_one)
     return distillation_loss(student, teacher, ids, weigh)
 
 
@@ -223,6 +223,48 @@ def test_a_frozen_head_and_no_grad_mode_cost_no_gradient_memory(small_chunks):
     assert student.hidden.grad is not None and student.weight.grad is None
     with torch.no_grad():
         assert not fused(student, teacher, ids, SPECS["full"], weights)[0].requires_grad
+
+
+@pytest.mark.parametrize(("of", "shape"), itertools.product(["distillation", "policy"], HEADS))
+def test_a_given_gradient_of_the_head_is_added_to_in_place(small_chunks, of, shape):
+    found = []
+    for given in (False, True):
+        student, teacher, ids, weights = case(**HEADS[shape])
+        student.weight.grad = held = torch.arange(PADDED * HIDDEN, dtype=torch.float64).view(PADDED, HIDDEN)
+        student.weight_gradient = held if given else None
+        if of == "policy":
+            loss = policy_terms(student, ids, 0.7)[0].mul(weights).sum()
+        else:
+            loss, _ = fused(student, teacher, ids, SPECS["full"], weights, times_one=True)
+            moved = not torch.equal(held.flatten(), torch.arange(held.numel()).double())
+            assert moved == given  # in the forward pass already
+        loss.backward()
+        assert student.weight.grad is held
+        found.append([tensor.grad for tensor in leaves(student)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_added_in_place_cannot_be_scaled_any_more(small_chunks):
+    student, teacher, ids, weights = case()
+    student.weight_gradient = torch.zeros_like(student.weight)
+    loss, _ = fused(student, teacher, ids, SPECS["full"], weights, times_one=True)
+    with pytest.raises(RuntimeError, match="added times 1, not times 0.5"):
+        (0.5 * loss).backward()
+    loss, _ = fused(student, teacher, ids, SPECS["full"], weights)  # nobody promised
+    (0.5 * loss).backward()
+    assert student.weight.grad.abs().max() > 0
+
+
+def test_nothing_is_added_in_place_without_a_gradient(small_chunks):
+    student, teacher, ids, weights = case()
+    student.weight_gradient = torch.zeros_like(student.weight)
+    with torch.no_grad():
+        fused(student, teacher, ids, SPECS["full"], weights, times_one=True)
+        policy_terms(student, ids, 1.0)
+    student.weight.requires_grad_(False)
+    fused(student, teacher, ids, SPECS["full"], weights, times_one=True)[0].backward()
+    assert not student.weight_gradient.any()
 
 
 def test_a_second_backward_pass_is_an_error_not_a_wrong_gradient(small_chunks):

@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from sdpo.errors import CheckpointError
 from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import full_state_dict
 from sdpo.records import MiniBatch
-from sdpo.tokens.partition import side_tokens
+from sdpo.tokens.packing import pack_chunk
+from sdpo.tokens.partition import Chunk, side_tokens
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -69,6 +71,35 @@ def test_reading_what_rows_begin_with_once_changes_nothing(actor_config, mini_ba
         assert reports[0][key] == pytest.approx(reports[1][key], rel=1e-5), key
     for name, value in weights[1].items():
         torch.testing.assert_close(weights[0][name], value, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
+def test_the_head_may_take_its_gradient_in_place(actor_config, mini_batch, mode, monkeypatch):
+    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 3
+    _use_algorithm(actor_config, mini_batch, mode)
+    reports, weights = [], []
+    for in_place in (True, False):
+        if not in_place:
+            monkeypatch.setattr(PolicyModule, "_head_gradient", lambda *_: None)
+        actor = _actor(actor_config)
+        reports.append(_update(actor, mini_batch, mini_batch).metrics)
+        weights.append(_weights(actor))
+    assert reports[0]["actor/grad_norm"] == pytest.approx(reports[1]["actor/grad_norm"], rel=1e-6)
+    for name, value in weights[1].items():
+        torch.testing.assert_close(weights[0][name], value, atol=1e-6, rtol=0)
+
+
+def test_only_an_ordinary_float32_head_takes_its_gradient_in_place(actor_config, mini_batch):
+    student = _actor(actor_config).student
+    head, side = student.lm.get_output_embeddings(), pack_chunk(Chunk(mini_batch.rows[:1])).student
+    assert student.scores(side).weight_gradient is None
+    assert student.scores(side, in_place=True).weight_gradient is head.weight.grad
+    head.weight.grad = None
+    head.weight.requires_grad_(False)
+    assert student.scores(side, in_place=True).weight_gradient is None
+    student.bfloat16().requires_grad_(True)
+    assert student.scores(side, in_place=True).weight_gradient is None
+    assert head.weight.grad is None
 
 
 @pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
@@ -143,14 +174,13 @@ def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_sch
     actor_config, mini_batch, monkeypatch
 ):
     actor = _actor(actor_config)
-    real = actor.algorithm.loss
+    real = actor.student.scores
 
-    def poisoned(student, teacher, batch):
-        output = real(student, teacher, batch)
-        output.loss = output.loss * math.nan
-        return output
+    def poisoned(*arguments, **options):
+        scores = real(*arguments, **options)
+        return replace(scores, hidden=scores.hidden * math.nan)
 
-    monkeypatch.setattr(actor.algorithm, "loss", poisoned)
+    monkeypatch.setattr(actor.student, "scores", poisoned)
     before, teacher = _weights(actor), copy.deepcopy(full_state_dict(actor.teacher.module))
     report = _update(actor, mini_batch)
     assert (report.skipped_steps, report.optimizer_steps, report.policy_version) == (1, 0, 0)
