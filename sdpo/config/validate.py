@@ -88,6 +88,7 @@ def _check_distillation(config: Config) -> None:
         fix = "one category alone always has probability 1: nothing could be learned"
         raise _refuse(f"{_DISTILL}.distillation_topk", 1, "at least 2 without the tail", fix)
     _check_teacher_rate(settings)
+    _check_teacher_dtype(config)
     if settings.loss_normalization == "micro_batch":
         log.warning("%s.loss_normalization=micro_batch: the loss depends on the micro-batch size", _DISTILL)
     if config.actor_rollout_ref.rollout.n == 1 and settings.dont_reprompt_on_self_success:
@@ -113,6 +114,21 @@ def _check_teacher_rate(settings: SelfDistillationConfig) -> None:
         log.warning("the teacher is the student itself (no regularization): training is reported to diverge")
     if kind == "ema" and rate == 0:
         log.warning("%s.teacher_update_rate=0: the teacher never moves, as with frozen", _DISTILL)
+
+
+def _check_teacher_dtype(config: Config) -> None:
+    """A teacher kept in bfloat16 computes in bfloat16; the student must, too, or the two would differ by rounding."""
+    actor = config.actor_rollout_ref.actor
+    settings, computes_in = actor.self_distillation, actor.fsdp_config.param_dtype
+    if settings.teacher_master_dtype == "float32":
+        return
+    field, got = f"{_DISTILL}.teacher_master_dtype", settings.teacher_master_dtype
+    if settings.teacher_regularization == "live":
+        fix = "it has no weights of its own"
+        raise _refuse(field, got, "float32 with teacher_regularization=live", fix)
+    if computes_in != got:
+        allowed = f"float32 with {_ACTOR}.fsdp_config.param_dtype={computes_in}"
+        raise _refuse(field, got, allowed, f"set {_ACTOR}.fsdp_config.param_dtype={got}")
 
 
 def _check_policy_gradient(config: Config) -> None:

@@ -13,9 +13,9 @@ from sdpo.tokens.packing import PackedSide
 
 
 class Teacher(Protocol):
-    """`module` holds the teacher's own weights and goes into checkpoints; None when it has none of its own."""
+    """`module` holds the teacher's own weights; None when it has none of its own. Then there is nothing else to do."""
 
-    module: PolicyModule | None
+    module: PolicyModule | None = None
 
     def scores(self, side: PackedSide) -> Scores:
         """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
@@ -24,7 +24,17 @@ class Teacher(Protocol):
         """Called when nothing of the scores is needed any more: weights that are kept elsewhere may leave memory."""
 
     def update(self, student: PolicyModule) -> None:
-        """Called once after each optimizer step with a finite gradient."""
+        """Called once after each optimizer step with a finite gradient. On a GPU it may still be at work afterwards."""
+
+    def settle(self) -> None:
+        """Called before the student's weights change again: an update that is still at work reads them."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint: the weights by name in float32, each rank its shards; loading fills these tensors."""
+        return {}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes over the tensors of `state()` once they are filled."""
 
 
 @torch.no_grad()

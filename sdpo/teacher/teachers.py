@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from sdpo.algorithms.scores import InterpolatedScores, ResponseScores, Scores
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import local, reshard
+from sdpo.models.side_stream import SideStream
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.tokens.packing import PackedSide
 
+JUST_BELOW = 1 - 2**-8  # times a power of two: the next smaller bfloat16
 
-class FrozenTeacher:
+
+class FrozenTeacher(Teacher):
     """The initial weights, for ever."""
 
     def __init__(self, module: PolicyModule) -> None:
@@ -27,47 +31,94 @@ class FrozenTeacher:
         if self.module.in_file:
             self.module.in_file.give_back(self.module.parameters())
 
-    def update(self, student: PolicyModule) -> None:
-        pass
+    def state(self) -> dict[str, torch.Tensor]:
+        state = get_model_state_dict(self.module)
+        return {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        set_model_state_dict(self.module, state)
 
 
 class EmaTeacher(FrozenTeacher):
-    """theta' <- (1 - rate) theta' + rate theta after each optimizer step; theta' starts as the student."""
+    """theta' <- (1 - rate) theta' + rate theta after each optimizer step; theta' starts as `student`.
 
-    def __init__(self, module: PolicyModule, rate: float) -> None:
+    A module in bfloat16 has a second bfloat16 number for each weight, what rounding has cut off: the average of the two
+    has 16 significant bits, where those of bfloat16 alone (8) would not move at all for small steps.
+    """
+
+    def __init__(self, module: PolicyModule, rate: float, student: PolicyModule) -> None:
         super().__init__(module)
         self.rate = rate
+        self.stream = SideStream(next(module.parameters()).device)
+        rounded = {p: torch.zeros_like(p) for p in module.parameters() if p.dtype != torch.float32}
+        named = module.named_parameters(remove_duplicate=False)  # a tied weight has two names and one remainder
+        self.remainders = {name: rounded[p] for name, p in named if p in rounded}
+        if self.remainders:
+            self._average(student, 1.0)
 
-    @torch.no_grad()
+    def scores(self, side: PackedSide) -> ResponseScores:
+        self.settle()
+        return super().scores(side)
+
     def update(self, student: PolicyModule) -> None:
         reshard(self.module)
+        with self.stream.run():
+            self._average(student, self.rate)
+
+    def settle(self) -> None:
+        self.stream.join()
+
+    @torch.no_grad()
+    def _average(self, student: PolicyModule, rate: float) -> None:
         mine, theirs = ([local(p) for p in module.parameters()] for module in (self.module, student))
         here = not self.module.in_file and all(m.device == t.device for m, t in zip(mine, theirs, strict=True))
-        if here:
-            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], self.rate)
+        if here and not self.remainders:
+            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], rate)
             return
-        for m, t in zip(mine, theirs, strict=True):  # offloaded: a tensor at a time, or all would be here together
-            m.lerp_(t.to(m.device, m.dtype), self.rate)
+        # A tensor at a time, or all would be here, or in float32, together.
+        for (name, _), m, t in zip(self.module.named_parameters(), mine, theirs, strict=True):
+            t = t.to(m.device, torch.float32)
+            if name in self.remainders:
+                _compensated_lerp_(m, local(self.remainders[name]), t, rate)
+            else:
+                m.lerp_(t, rate)
             if self.module.in_file:
                 self.module.in_file.give_back([m])
 
+    def state(self) -> dict[str, torch.Tensor]:
+        self.settle()
+        return {name: self._whole(name, value) for name, value in super().state().items()}
 
-class LiveTeacher:
+    def _whole(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        return value + self.remainders[name] if name in self.remainders else value
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        self.settle()
+        super().load_state(state)
+        for name, value in state.items():
+            if name in self.remainders:
+                self.remainders[name].copy_(value - self.module.get_parameter(name))
+
+
+def _compensated_lerp_(weight: torch.Tensor, remainder: torch.Tensor, towards: torch.Tensor, rate: float) -> None:
+    """weight + remainder, both in half precision, moves towards a float32 tensor."""
+    exact = weight.float().add_(remainder).lerp_(towards, rate)
+    weight.copy_(exact)
+    remainder.copy_(exact.sub_(weight))
+    # Rounded up to half a unit of the weight, it could tip the sum over: a checkpoint of the sum must give both back.
+    tips = exact.copy_(weight).add_(remainder).to(weight.dtype) != weight
+    remainder.copy_(torch.where(tips, remainder * JUST_BELOW, remainder))
+
+
+class LiveTeacher(Teacher):
     """The student's current weights: no lag at all. The paper reports divergence with it."""
-
-    module = None
 
     def __init__(self, student: PolicyModule) -> None:
         self.student = student
 
     def scores(self, side: PackedSide) -> ResponseScores:
         return score_in_eval_mode(self.student, side)
-
-    def release(self) -> None:
-        pass
-
-    def update(self, student: PolicyModule) -> None:
-        pass
 
 
 class TrustRegionTeacher(FrozenTeacher):
@@ -88,7 +139,7 @@ def build_teacher(config: SelfDistillationConfig, student: PolicyModule, copy: C
     kinds that hold weights of their own call it."""
     kind, rate = config.teacher_regularization, config.teacher_update_rate
     if kind == "ema":
-        return EmaTeacher(copy(), rate)
+        return EmaTeacher(copy(), rate, student)
     if kind == "frozen":
         return FrozenTeacher(copy())
     if kind == "trust-region":

@@ -93,16 +93,17 @@ class Actor:
         self.policy_version = 0
 
     def _build_teacher_module(self) -> PolicyModule:
-        offload = self.config.actor_rollout_ref.actor.self_distillation.teacher_offload
+        settings = self.config.actor_rollout_ref.actor.self_distillation
+        offload, dtype = settings.teacher_offload, settings.teacher_master_dtype
         if not offload or self.device != "cpu":
-            return self._build_module(offload)
-        module = self._build_module()
+            return self._build_module(offload, dtype)
+        module = self._build_module(dtype=dtype)
         module.in_file = FileWeights(module, decoder_layers(module), self.config.trainer.default_local_dir)
         return module
 
-    def _build_module(self, offload: bool = False) -> PolicyModule:
+    def _build_module(self, offload: bool = False, dtype: str = "float32") -> PolicyModule:
         settings = self.config.actor_rollout_ref
-        lm = load_causal_lm(settings.model, DTYPES["float32"])
+        lm = load_causal_lm(settings.model, DTYPES[dtype])
         module = PolicyModule(lm, min(self.vocab_size, lm.get_output_embeddings().weight.shape[0]))
         return shard(module, settings.actor.fsdp_config, self.world_size, self.device, offload)
 
@@ -137,6 +138,8 @@ class Actor:
         loss = self._sum_over_ranks(loss_sum)
         finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if finite:
+            if self.teacher is not None:
+                self.teacher.settle()
             self.optimizer.step()
             self.scheduler.step()
             self.policy_version += 1

@@ -44,11 +44,7 @@ def load(actor: Actor, folder: str) -> None:
         rng_key = f"rng_{actor.rank}"
         if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
             del state[rng_key]
-        if (
-            actor.teacher is not None
-            and actor.teacher.module is not None
-            and not any(k.startswith("teacher.") for k in present)
-        ):
+        if "teacher" in state and not any(k.startswith("teacher.") for k in present):
             raise CheckpointError(
                 f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
             )
@@ -58,7 +54,7 @@ def load(actor: Actor, folder: str) -> None:
         raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
     set_model_state_dict(actor.student, state["student"])
     if "teacher" in state:
-        set_model_state_dict(actor.teacher.module, state["teacher"])
+        actor.teacher.load_state(state["teacher"])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
     _follow_settings(actor, state["scheduler"])
     actor.policy_version = state["policy_version"]
@@ -118,5 +114,5 @@ def _state(actor: Actor) -> dict[str, Any]:
         f"rng_{actor.rank}": rng,
     }
     if actor.teacher is not None and actor.teacher.module is not None:
-        state["teacher"] = get_model_state_dict(actor.teacher.module)
+        state["teacher"] = actor.teacher.state()
     return state

@@ -72,7 +72,7 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
             "trust_region",
             "ema | trust-region | frozen | live; nearest: trust-region",
         ),
-        (f"{DISTILL}.teacher_master_dtype", "bfloat16", "float32"),
+        (f"{DISTILL}.teacher_master_dtype", "float16", "float32 | bfloat16"),
         (f"{DISTILL}.demonstration_choice", "last", "first | random | shortest"),
         (f"{DISTILL}.reprompt_truncation", "middle", "right | left | error"),
         (f"{DISTILL}.max_reprompt_len", 0, "a number >= 1"),
@@ -295,6 +295,16 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             {f"{DISTILL}.teacher_offload": True, f"{DISTILL}.teacher_regularization": "live"},
             f"{DISTILL}.teacher_offload: got True; allowed: false with teacher_regularization=live",
             id="offload of a teacher without weights",
+        ),
+        pytest.param(
+            {f"{DISTILL}.teacher_master_dtype": "bfloat16", f"{DISTILL}.teacher_regularization": "live"},
+            f"{DISTILL}.teacher_master_dtype: got 'bfloat16'; allowed: float32 with teacher_regularization=live",
+            id="dtype of a teacher without weights",
+        ),
+        pytest.param(
+            {f"{DISTILL}.teacher_master_dtype": "bfloat16"},
+            f"{DISTILL}.teacher_master_dtype: got 'bfloat16'; allowed: float32 with {ACTOR}.fsdp_config.param_dtype=",
+            id="a teacher less precise than the student",
         ),
     ],
 )

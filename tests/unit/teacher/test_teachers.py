@@ -39,7 +39,8 @@ OTHER = pack_side([[9, 9, 1, 2, 3], [8, 4]], [[5, 6], [7]])
 
 @pytest.mark.parametrize(("updates", "expected"), [(1, 0.05), (10, 0.401263)])
 def test_ema_moves_by_the_rate_towards_the_student(updates, expected):
-    teacher, student = EmaTeacher(_constant(_module(), 0.0), rate=0.05), _constant(_module(), 1.0)
+    student = _constant(_module(), 1.0)
+    teacher = EmaTeacher(_constant(_module(), 0.0), 0.05, student)
     for _ in range(updates):
         teacher.update(student)
     for p in teacher.module.parameters():
@@ -51,12 +52,59 @@ def test_a_small_rate_is_not_lost_beside_a_bfloat16_student():
     near = 1.0078125  # the next number after 1 in bfloat16
     stuck = torch.ones((), dtype=torch.bfloat16).lerp_(torch.tensor(near, dtype=torch.bfloat16), 0.05)
     assert stuck == 1.0
-    teacher, student = EmaTeacher(_constant(_module(), 1.0), rate=0.05), _constant(_module(), near).to(torch.bfloat16)
+    student = _constant(_module(), near).to(torch.bfloat16)
+    teacher = EmaTeacher(_constant(_module(), 1.0), 0.05, student)
     for _ in range(20):
         teacher.update(student)
     for p in teacher.module.parameters():
         assert p.dtype == torch.float32
         torch.testing.assert_close(p, torch.full_like(p, near + 0.95**20 * (1 - near)), atol=1e-6, rtol=0)
+
+
+def _bfloat16(module: PolicyModule) -> PolicyModule:
+    for p in module.parameters():
+        p.data = p.data.bfloat16()
+    return module
+
+
+def test_a_bfloat16_teacher_remembers_what_its_rounding_cuts_off():
+    student = _module(1)
+    exact, kept = EmaTeacher(_module(1), 0.01, student), EmaTeacher(_bfloat16(_module(1)), 0.01, student)
+    forgetful = [p.bfloat16() for p in student.parameters()]
+    start = [p.clone() for p in student.parameters()]
+    for _ in range(200):
+        with torch.no_grad():
+            for p in student.parameters():
+                p.mul_(1.0 + 1e-4)
+        exact.update(student), kept.update(student)
+        torch._foreach_lerp_(forgetful, [p.detach().bfloat16() for p in student.parameters()], 0.01)
+    wanted, found, names = exact.state(), kept.state(), dict(exact.module.named_parameters())
+    assert all(p.dtype == torch.bfloat16 for p in kept.module.parameters())
+    for (name, p), first, lost in zip(names.items(), start, forgetful, strict=True):
+        moved = (p - first).norm()
+        assert moved > 5e-3 * first.norm()
+        assert (found[name] - wanted[name]).norm() < 0.02 * moved
+        assert torch.equal(kept.module.get_parameter(name), found[name].bfloat16())
+        assert (lost - wanted[name]).norm() > 0.2 * moved
+
+
+def test_a_bfloat16_teacher_starts_as_the_float32_student():
+    student = _module(1)
+    teacher = EmaTeacher(_bfloat16(_module(1)), 0.01, student)
+    for name, p in student.named_parameters():
+        torch.testing.assert_close(teacher.state()[name], p.detach(), rtol=2**-16, atol=1e-9)
+
+
+def test_the_state_of_a_teacher_goes_into_one_of_either_dtype():
+    student = _module(1)
+    for first in (_module(1), _bfloat16(_module(1))):
+        teacher = EmaTeacher(first, 0.5, student)
+        teacher.update(_module(2))
+        for second in (_module(3), _bfloat16(_module(3))):
+            other = EmaTeacher(second, 0.5, student)
+            other.load_state(teacher.state())
+            for name, value in teacher.state().items():
+                torch.testing.assert_close(other.state()[name], value, rtol=2**-16, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["ema", "frozen", "live", "trust-region"])

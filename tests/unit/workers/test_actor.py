@@ -279,3 +279,19 @@ def test_two_fsdp_ranks_take_the_step_of_one(actor_config, mini_batch, tmp_path,
     resharded.load(str(tmp_path / "actor"))
     for name, value in full_state_dict(resharded.student).items():
         assert torch.equal(state[name], value), name
+
+
+def test_one_rank_reads_the_bfloat16_teacher_of_two(actor_config, mini_batch, tmp_path, no_process_group):
+    actor = actor_config.actor_rollout_ref.actor
+    actor.fsdp_config.param_dtype = actor.self_distillation.teacher_master_dtype = "bfloat16"
+    _, _, rounded = _run_ranks(tmp_path, 2, actor_config, [mini_batch, mini_batch])
+    teacher = _actor(actor_config).teacher
+    before = {name: value.full_tensor().clone() for name, value in teacher.state().items()}
+    single = _actor(actor_config)
+    single.load(str(tmp_path / "actor"))
+    assert full_state_dict(single.teacher.module).keys() == rounded.keys()
+    for name, value in full_state_dict(single.teacher.module).items():
+        assert torch.equal(value, rounded[name]), name
+    for name, value in single.teacher.state().items():
+        assert not torch.equal(value.full_tensor(), before[name]), name
+        assert not torch.equal(value.full_tensor(), rounded[name.removeprefix("lm.")].float()), name

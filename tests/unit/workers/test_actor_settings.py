@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from sdpo.errors import ConfigError
@@ -12,14 +11,6 @@ from sdpo.models.shard import full_state_dict
 from sdpo.training.run import check_device
 from sdpo.workers.actor import Actor, split_over_ranks
 from tests.unit.models.resident import in_memory
-
-
-@pytest.fixture
-def no_process_group():
-    assert not dist.is_initialized()
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _step(config, batch):
@@ -107,3 +98,38 @@ def test_offload_is_refused_on_a_cpu_where_it_means_nothing(actor_config):
     with pytest.raises(ConfigError, match="fsdp_config.offload_policy: got True; allowed: false on a CPU"):
         check_device(actor_config, "cpu")
     check_device(actor_config, "cuda")
+
+
+@pytest.mark.parametrize("kind", ["ema", "frozen", "trust-region"])
+def test_a_teacher_kept_in_bfloat16_scores_like_one_in_float32(actor_config, mini_batch, no_process_group, kind):
+    """The passes are in bfloat16 either way; only the average of several steps may round differently."""
+    actor = actor_config.actor_rollout_ref.actor
+    actor.fsdp_config.param_dtype, actor.self_distillation.teacher_regularization = "bfloat16", kind
+    actor.optim.lr = 1e-4
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        actor.self_distillation.teacher_master_dtype = dtype
+        made = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+        assert {p.dtype for p in made.teacher.module.parameters()} == {getattr(torch, dtype)}
+        assert {p.dtype for p in made.student.parameters()} == {torch.float32}
+        shares = split_over_ranks([mini_batch], actor, 1)[0]
+        found.append([made.update(shares).metrics["actor/loss"] for _ in range(3)])
+    assert found[0][0] == found[1][0]
+    assert found[0] == (found[1] if kind != "ema" else pytest.approx(found[1], rel=1e-2))
+
+
+def test_a_resumed_bfloat16_teacher_has_its_remainders_too(actor_config, mini_batch, no_process_group, tmp_path):
+    actor = actor_config.actor_rollout_ref.actor
+    actor.fsdp_config.param_dtype = actor.self_distillation.teacher_master_dtype = "bfloat16"
+    shares = split_over_ranks([mini_batch] * 2, actor, 1)[0]
+    first, second = (Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10) for _ in "12")
+    first.update(shares)
+    first.save(str(tmp_path / "actor"))
+    second.load(str(tmp_path / "actor"))
+    for _ in range(2):
+        assert any(remainder.full_tensor().any() for remainder in first.teacher.remainders.values())
+        for name, remainder in first.teacher.remainders.items():
+            assert torch.equal(second.teacher.remainders[name].full_tensor(), remainder.full_tensor()), name
+        before, after = (full_state_dict(made.teacher.module) for made in (first, second))
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        assert first.update(shares).metrics == second.update(shares).metrics
