@@ -250,7 +250,8 @@ def merged(file: Path | None, rows: list[dict], options: argparse.Namespace) -> 
 
 
 def draw(result: dict, file: Path) -> None:
-    """Time and memory over tokens and over vocabulary; dotted: straight from the origin to the largest point."""
+    """Time and memory over tokens and over vocabulary; dotted: times in proportion to the largest; dashed: memory of a
+    step's first micro-batch, which makes the gradient of the head."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -267,12 +268,14 @@ def draw(result: dict, file: Path) -> None:
             own = [r for r in result["rows"] if r["part"] == "growth" and r["mode"] == mode]
             if not own:
                 continue
-            points = sorted((r[key], r["seconds"], r["peak_extra_mib"]) for r in own if r[fixed[0]] == fixed[1])
-            for row, axis in enumerate(axes[:, column]):
-                x, y = [p[0] for p in points], [p[1 + row] for p in points]
-                axis.plot(x, y, "o-", color=color, label=label)
-                axis.plot([0, x[-1]], [0, y[-1]], ":", color=color, linewidth=1)
-                axis.set_xticks(x, [f"{p:,}" for p in x], rotation=30)
+            own = sorted((r for r in own if r[fixed[0]] == fixed[1]), key=lambda r: r[key])
+            x = [r[key] for r in own]
+            seconds, later, first = ([r[name] for r in own] for name in MEASURED)
+            axes[0, column].plot(x, seconds, "o-", color=color, label=label)
+            axes[0, column].plot([0, x[-1]], [0, seconds[-1]], ":", color=color, linewidth=1)
+            axes[1, column].plot(x, later, "o-", color=color)
+            axes[1, column].plot(x, first, "o--", color=color, linewidth=1, markersize=3)
+            axes[1, column].set_xticks(x, [f"{p:,}" for p in x], rotation=30)
         axes[1, column].set(xlabel=name, xlim=0)
     axes[0, 0].set(ylabel="seconds")
     axes[1, 0].set(ylabel="peak extra memory, MiB")

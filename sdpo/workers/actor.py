@@ -94,10 +94,9 @@ class Actor:
 
     def _build_teacher_module(self) -> PolicyModule:
         settings = self.config.actor_rollout_ref.actor.self_distillation
-        offload, dtype = settings.teacher_offload, settings.teacher_master_dtype
-        if not offload or self.device != "cpu":
-            return self._build_module(offload, dtype)
-        module = self._build_module(dtype=dtype)
+        if not settings.teacher_offload or self.device != "cpu":
+            return self._build_module(settings.teacher_offload, settings.teacher_master_dtype)
+        module = self._build_module()
         module.in_file = FileWeights(module, decoder_layers(module), self.config.trainer.default_local_dir)
         return module
 
