@@ -11,4 +11,5 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # vLLM's kernels have torch remark on how they bind memory
 }

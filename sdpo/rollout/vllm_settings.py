@@ -23,7 +23,6 @@ def prepare_environment(device: str, own_process: bool) -> None:
     defaults = {
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # no effect when torch is imported already
     }
     if device == "cpu":
         # Trainer and engine take turns on the same cores: bound or spinning OpenMP threads of one starve the other.
