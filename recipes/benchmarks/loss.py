@@ -104,7 +104,7 @@ def straightforward(inputs: Inputs, mode: str) -> torch.Tensor:
 
 def with_tail(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of the chosen entries and of all others together."""
-    log_probs = logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
+    log_probs = log_softmax(logits, -1).gather(-1, ids)
     inside = log_probs.logsumexp(-1, keepdim=True).clamp(max=-1e-7)
     return torch.cat([log_probs, torch.log(-torch.expm1(inside))], -1)
 

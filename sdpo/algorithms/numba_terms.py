@@ -23,7 +23,7 @@ from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
 
 TILE = 1024  # entries that are added up in float32; the tiles are in float64
-SHORT_TILE = 64  # entries that the search for the largest passes over at once
+SHORT_TILE = 128  # entries whose maximum says whether to look into them
 ROWS = {"nogil": True, "error_model": "numpy"}
 LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # sums in any order; numbers taken to be finite
 INLINE = {"inline": "always", "fastmath": True}
@@ -38,6 +38,7 @@ E2, E3, E4, E5, E6, E7 = (F(1.0 / math.factorial(n)) for n in range(2, 8))
 L3, L5, L7, L9 = (F(1.0 / n) for n in (3, 5, 7, 9))
 MANTISSA_BITS, EXPONENT_BIAS, ROOT_HALF = INT(23), INT(127), INT(0x3F3504F3)  # the last: sqrt(1/2) as an integer
 SIGN_BIT, MAGNITUDE, INFINITY = INT(31), INT(0x7FFFFFFF), INT(0x7F800000)
+LOWEST_KEY = INT(-(2**31))  # below that of -inf
 
 
 def chunk_terms_(
@@ -179,25 +180,42 @@ def _mixture_divergence(student, teacher, sums, value, warmth, alpha):
 
 @njit(**ROWS)
 def _largest_ids(logits, ids):
-    """ids [n, k]: of the k largest of each row, in no order. A heap with the smallest on top holds the best so far; a
-    tile whose maximum is not above that is passed over."""
-    k = ids.shape[1]
-    keys = np.empty(k, INT)
+    """ids [n, k]: of the k largest of each row, in no order. Of the maxima of all tiles the k-th largest is a bound
+    that k entries or more reach, so that few tiles are looked into."""
+    k, tiles = ids.shape[1], -(-logits.shape[1] // SHORT_TILE)
+    keys, maxima = np.empty(k, INT), np.empty(tiles, INT)
     for row in range(logits.shape[0]):
         x, chosen = logits[row], ids[row]
-        for i in range(k):
-            keys[i], chosen[i] = _ordered(x[i]), i
-        for i in range(k // 2 - 1, -1, -1):
-            _sift(keys, chosen, i)
-        for start in range(k, x.shape[0], SHORT_TILE):
-            tile = x[start : start + SHORT_TILE]
-            if _largest_key(tile) <= keys[0]:
-                continue
-            for i in range(tile.shape[0]):
-                key = _ordered(tile[i])
-                if key > keys[0]:
-                    keys[0], chosen[0] = key, start + i
-                    _sift(keys, chosen, 0)
+        for tile in range(tiles):
+            maxima[tile] = _largest_key(x[tile * SHORT_TILE : (tile + 1) * SHORT_TILE])
+        bound = LOWEST_KEY
+        if tiles > k:
+            keys[:] = LOWEST_KEY
+            _keep_largest(maxima, 0, bound, keys, chosen)
+            bound = keys[0]
+        keys[:] = LOWEST_KEY
+        for tile in range(tiles):
+            if maxima[tile] >= bound and maxima[tile] > keys[0]:
+                start = tile * SHORT_TILE
+                _keep_largest(_order(x[start : start + SHORT_TILE]), start, bound, keys, chosen)
+
+
+@njit(**ROWS)
+def _keep_largest(candidates, start, bound, keys, ids):
+    """`keys` and the `ids` that go with them are a heap, its smallest on top, of the largest so far; takes in those of
+    the candidates from `bound` on. The first candidate has the id `start`."""
+    for i in range(candidates.shape[0]):
+        if candidates[i] >= bound and candidates[i] > keys[0]:
+            keys[0], ids[0] = candidates[i], start + i
+            _sift(keys, ids, 0)
+
+
+@njit(**LOOP)
+def _order(x):
+    keys = np.empty(x.shape[0], INT)
+    for i in range(x.shape[0]):
+        keys[i] = _ordered(x[i])
+    return keys
 
 
 @njit(**ROWS)

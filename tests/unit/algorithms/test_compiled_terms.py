@@ -211,3 +211,25 @@ def test_every_kernel_compiles_for_a_hopper_gpu_and_stays_in_registers(kind, mon
     compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": triton_terms.WARPS})
     assert len(compiled.asm["cubin"]) > 0
     assert "st.local" not in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize(("width", "k"), [(1, 1), (40, 40), (129, 100), (1000, 3), (20_000, 100), (20_011, 157)])
+def test_the_search_finds_the_largest_wherever_they_are(width, k):
+    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
+    generator = torch.Generator().manual_seed(width)
+    spread = torch.randn(5, width, generator=generator)
+    spread[0] = torch.arange(width)
+    spread[1] = -torch.arange(width)
+    spread[2] = spread[2].round()  # ties
+    spread[3] = torch.where(torch.arange(width) % 300 == 0, 1.0, -torch.inf)
+    spread[4] = 0.0
+    ids = numba_terms.top_ids(spread, k)
+    assert all(len(set(row)) == k for row in ids.tolist())
+    assert torch.equal(spread.gather(-1, ids).sort(-1).values, spread.topk(k, -1).values.sort(-1).values)
+
+
+def test_the_search_takes_nan_for_the_largest():
+    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
+    logits = torch.randn(1, 20_000, generator=torch.Generator().manual_seed(0))
+    logits[0, [7, 19_999]] = torch.nan
+    assert {7, 19_999} < set(numba_terms.top_ids(logits, 5)[0].tolist())
