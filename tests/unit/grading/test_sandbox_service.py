@@ -198,7 +198,7 @@ def test_closing_ends_every_process_and_descriptor():
     sandbox.close()
     thread.join()
     deadline = time.monotonic() + 5
-    while descendants() - before and time.monotonic() < deadline:
+    while (descendants() - before or open_files() != files) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert descendants() - before == set()
     assert open_files() == files
