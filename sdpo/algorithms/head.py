@@ -115,14 +115,8 @@ class HeadGradient:
     def __init__(self, scores: ResponseScores, wanted: tuple[bool, ...], in_place: bool) -> None:
         self.scores, self.empty = scores, True
         self.in_place = in_place and wanted[1] and scores.weight_gradient is not None
-        wanted = (wanted[0], wanted[1] and not self.in_place, wanted[2])
-        tensors = (scores.hidden, scores.weight, scores.bias)
-        self.hidden, self.weight, self.bias = (
-            torch.empty_like(tensor, dtype=wide(tensor.dtype)) if tensor is not None and wants else None
-            for tensor, wants in zip(tensors, wanted, strict=True)
-        )
-        if self.in_place:
-            self.weight = scores.weight_gradient
+        self.hidden, self.bias = _room(scores.hidden, wanted[0]), _room(scores.bias, wanted[2])
+        self.weight = scores.weight_gradient if self.in_place else _room(scores.weight, wanted[1])
 
     def add(self, part: slice, slope: torch.Tensor, token_weights: torch.Tensor) -> None:
         """slope [n, V]: derivative of each token's own loss by the scaled logits before the soft cap, to be multiplied
@@ -172,3 +166,8 @@ class HeadGradient:
                 tensor[start:].zero_()
         if self.scores.weight is None and self.hidden is not None:
             self.hidden[:, start:].zero_()
+
+
+def _room(like: torch.Tensor | None, wanted: bool) -> torch.Tensor | None:
+    """For a gradient."""
+    return torch.empty_like(like, dtype=wide(like.dtype)) if like is not None and wanted else None

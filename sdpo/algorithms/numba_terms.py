@@ -191,7 +191,7 @@ def _largest_ids(logits, ids):
         bound = LOWEST_KEY
         if tiles > k:
             keys[:] = LOWEST_KEY
-            _keep_largest(maxima, 0, bound, keys, chosen)
+            _keep_largest(maxima, 0, bound, keys, chosen)  # what is chosen here is overwritten below
             bound = keys[0]
         keys[:] = LOWEST_KEY
         for tile in range(tiles):

@@ -80,7 +80,7 @@ class SelfDistillationConfig:
     loss_normalization: str = "global"  # global | micro_batch (the latter only to reproduce others' numbers)
     teacher_regularization: str = "ema"  # ema | trust-region | frozen | live
     teacher_update_rate: float = 0.05  # tau: EMA step, or weight of the student in the trust region
-    teacher_master_dtype: str = "float32"  # dtype of the teacher's weights; bfloat16: the EMA also keeps what rounding cuts off
+    teacher_master_dtype: str = "float32"  # float32 | bfloat16 (where fsdp_config.param_dtype is; the EMA also keeps what rounding cuts off)
     teacher_offload: bool = False  # keep the teacher in CPU memory (on a CPU: in a file); its layers come one by one
     include_environment_feedback: bool = True  # show the grader's text to the teacher
     environment_feedback_only_without_solution: bool = False  # drop the feedback when there is a demonstration

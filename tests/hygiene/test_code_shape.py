@@ -24,8 +24,8 @@ def program(repository: Path) -> list[Path]:
     return code_files(repository, "sdpo", "examples", "recipes")
 
 
-def report(found: list[str]) -> None:
-    assert not found, "\n" + "\n".join(found)
+def listed(found: list[str]) -> str:
+    return "\n".join(found)
 
 
 def long_functions(source: str) -> Iterator[str]:
@@ -78,28 +78,29 @@ def _broad(kind: ast.expr | None) -> bool:
 
 def test_files_are_short(repository: Path) -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in program(repository)}
-    report([f"{path.relative_to(repository)}: {n} lines" for path, n in lines.items() if n >= MAX_FILE_LINES])
+    long = [f"{path.relative_to(repository)}: {n} lines" for path, n in lines.items() if n >= MAX_FILE_LINES]
+    assert listed(long) == ""
 
 
 @pytest.mark.parametrize("check", [long_functions, stubs, unexplained_excepts])
 def test_code_is_free_of(check, repository: Path) -> None:
-    report(
-        [
-            f"{path.relative_to(repository)}:{complaint}"
-            for path in program(repository)
-            for complaint in check(path.read_text(encoding="utf-8"))
-        ]
-    )
+    found = [
+        f"{path.relative_to(repository)}:{complaint}"
+        for path in program(repository)
+        for complaint in check(path.read_text(encoding="utf-8"))
+    ]
+    assert listed(found) == ""
 
 
 def test_files_are_named_for_what_they_do(repository: Path) -> None:
     paths = [path.relative_to(repository) for path in [*program(repository), *code_files(repository, "tests")]]
-    report([str(path) for path in paths if FORBIDDEN_NAMES & {*path.parts[:-1], path.stem}])
+    assert listed([str(path) for path in paths if FORBIDDEN_NAMES & {*path.parts[:-1], path.stem}]) == ""
 
 
 def test_every_package_folder_has_an_init(repository: Path) -> None:
     folders = {path.parent for path in code_files(repository, "sdpo")}
-    report([str(folder.relative_to(repository)) for folder in sorted(folders) if not (folder / "__init__.py").exists()])
+    without = [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()]
+    assert listed([str(folder.relative_to(repository)) for folder in without]) == ""
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_a_bfloat16_teacher_remembers_what_its_rounding_cuts_off():
         with torch.no_grad():
             for p in student.parameters():
                 p.mul_(1.0 + 1e-4)
-        exact.update(student), kept.update(student)
+        exact.update(student)
+        kept.update(student)
         torch._foreach_lerp_(forgetful, [p.detach().bfloat16() for p in student.parameters()], 0.01)
     wanted, found, names = exact.state(), kept.state(), dict(exact.module.named_parameters())
     assert all(p.dtype == torch.bfloat16 for p in kept.module.parameters())

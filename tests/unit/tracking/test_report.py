@@ -88,7 +88,7 @@ def test_a_run_that_was_broken_off_in_a_line_gets_a_report_that_says_so(run):
 
 def test_metrics_alone_are_enough(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/accuracy": 0.5}\n')
-    parse(write_report(tmp_path))
+    assert parse(write_report(tmp_path)).open == []
 
 
 def test_an_empty_metrics_file_gives_a_page_without_curves(tmp_path):
@@ -139,7 +139,7 @@ def test_the_page_fetches_nothing_and_allows_only_its_own_script(run):
 
 
 def test_a_lone_surrogate_in_a_response_does_not_break_the_page(run):
-    parse(write_report(run(1, text="half \ud83d emoji")))
+    assert parse(write_report(run(1, text="half \ud83d emoji"))).open == []
 
 
 def test_very_long_texts_are_cut_and_the_cut_is_said():
