@@ -46,32 +46,37 @@ class Server:
     def __init__(self, plan: Plan) -> None:
         self.active = 0  # runs in flight, kept by the pool
         self.plan = plan
-        self._stderr = os.memfd_create("sandbox-server-stderr", os.MFD_CLOEXEC)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.control = ours
-        try:
-            # -I would ignore PYTHONHASHSEED too; the environment is already ours, so the rest of -I is spelled out.
-            command = [sys.executable, "-P", "-s", "-S", "-X", "utf8", "-c", BOOT, str(theirs.fileno())]
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                env=environment(),
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
         self._lock = threading.Lock()
+        self._stderr = os.memfd_create("sandbox-server-stderr", os.MFD_CLOEXEC)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         try:
-            ours.send(plan.to_json().encode())
+            with theirs:
+                self.process = self._spawn(theirs)
+        except OSError as error:  # no memory for another process, or no room for one
+            self.control.close()
+            os.close(self._stderr)
+            raise SandboxFault(f"fork server did not start: {error}") from None
+        try:
+            self.control.send(plan.to_json().encode())
             self._read_greeting()
         except (OSError, SandboxFault) as error:
             self.kill()
             raise SandboxFault(f"fork server did not start: {error}") from None
+
+    def _spawn(self, far: socket.socket) -> subprocess.Popen[bytes]:
+        # -I would ignore PYTHONHASHSEED too; the environment is already ours, so the rest of -I is spelled out.
+        command = [sys.executable, "-P", "-s", "-S", "-X", "utf8", "-c", BOOT, str(far.fileno())]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            env=environment(),
+            cwd="/",
+            pass_fds=[far.fileno()],
+            start_new_session=True,
+        )
 
     def _read_greeting(self) -> None:
         self.control.settimeout(START_SECONDS)
