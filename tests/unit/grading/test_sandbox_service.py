@@ -43,6 +43,7 @@ MIX = (
     ("print(int(input()) * 2)", STDIN, GradeStatus.OK),
     ("print(9)", STDIN, GradeStatus.WRONG),
     ("1 / 0", STDIN, GradeStatus.RUNTIME_ERROR),
+    ("def (", STDIN, GradeStatus.RUNTIME_ERROR),
     ("def f(x): return x + 1", FUNCTION, GradeStatus.OK),
     ("def f(x): return x", FUNCTION, GradeStatus.WRONG),
     ("def f(x): return x + 1", ASSERTS, GradeStatus.OK),
