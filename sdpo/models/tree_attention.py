@@ -97,11 +97,13 @@ def _attend(base: str, module: nn.Module, query: Tensor, key: Tensor, value: Ten
     plan: TreePlan | None = options.pop("prefix_tree", None)
     scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
     if plan is None and base == "sdpa" and mask is not None and not query.is_cuda:
-        # transformers would copy keys and values for every head of a group; here the kernel reads them where they are.
+        # transformers would copy keys and values for every head of a group; here the kernel reads them where they are,
+        # and where there is one query, once: the heads of a group are then the queries of one head.
+        asked = query.view(*key.shape[:2], -1, query.shape[-1]) if query.shape[2] == mask.shape[1] == 1 else query
         found = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=True
+            asked, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=True
         )
-        return found.transpose(1, 2).contiguous(), None
+        return found.view(query.shape).transpose(1, 2).contiguous(), None
     if plan is None:
         return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, mask, **options)
     kernel = _varlen if query.is_cuda and query.dtype in HALF and not dropout else _padded

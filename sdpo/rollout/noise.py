@@ -16,6 +16,8 @@ import torch
 
 from sdpo.rollout.engine import SamplingSpec
 
+ROWS_AT_ONCE = 32  # whose noise is drawn in float64
+
 
 @dataclass
 class RequestStreams:
@@ -44,19 +46,29 @@ class RequestStreams:
         return ids, log_probs.gather(1, ids[:, None])[:, 0]
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
-        """[R, V] float32, 1 for greedy rows. A generator draws on one core; the rows are spread over all."""
+        """[R, V] float32, 1 for greedy rows."""
         noise = torch.ones_like(like)
         drawn = [row for row, generator in enumerate(self.generators) if generator is not None]
-
-        def fill(rows: list[int]) -> None:
-            for row in rows:
+        if like.device.type != "cpu":
+            for row in drawn:
                 noise[row].exponential_(generator=self.generators[row])
-
-        if like.device.type == "cpu":
-            list(self._pool.map(fill, (drawn[core :: self._cores] for core in range(self._cores))))
-        else:
-            fill(drawn)
+            return noise
+        for start in range(0, len(drawn), ROWS_AT_ONCE):
+            rows = drawn[start : start + ROWS_AT_ONCE]
+            noise[rows] = self._uniform(rows, like.shape[1]).neg_().log1p_().neg_().to(noise.dtype)
         return noise
+
+    def _uniform(self, rows: list[int], width: int) -> torch.Tensor:
+        """[rows, V] float64. A generator draws on one core; the rows are spread over all. -log(1 - u) of these is what
+        `exponential_` gives, bit for bit, in half of its time: it takes its logarithms one by one."""
+        uniform = torch.empty(len(rows), width, dtype=torch.float64)
+
+        def fill(places: range) -> None:
+            for place in places:
+                uniform[place].uniform_(generator=self.generators[rows[place]])
+
+        list(self._pool.map(fill, (range(core, len(rows), self._cores) for core in range(self._cores))))
+        return uniform
 
 
 def process_logits(logits: torch.Tensor, specs: Sequence[SamplingSpec]) -> torch.Tensor:

@@ -108,6 +108,18 @@ def test_generation_with_a_cache_is_left_as_it_was() -> None:
     assert torch.equal(plain.generate(prompt, **options), module.lm.generate(prompt, **options))
 
 
+def test_logits_after_one_more_token_are_left_as_they_were_with_shared_heads_and_padding() -> None:
+    plain, module = _model("llama", {}), PolicyModule(_model("llama", {}), VOCAB)
+    ids = torch.tensor([[0, 0, 3, 4, 5], [6, 7, 8, 9, 3]])
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    found = []
+    for model in (plain, module.lm):
+        with torch.no_grad():
+            cache = model(input_ids=ids[:, :4], attention_mask=mask[:, :4], use_cache=True).past_key_values
+            found.append(model(input_ids=ids[:, 4:], attention_mask=mask, past_key_values=cache).logits)
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-5)
+
+
 def test_the_saved_configuration_does_not_name_our_attention() -> None:
     assert "prefix_tree" not in str(PolicyModule(_model("llama", {}), VOCAB).lm.config.to_dict())
 

@@ -21,7 +21,7 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,
-        num_key_value_heads=2,
+        num_key_value_heads=1,
         max_position_embeddings=512,
         bos_token_id=1,
         eos_token_id=2,

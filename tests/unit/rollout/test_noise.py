@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sdpo.rollout.engine import SamplingSpec
-from sdpo.rollout.noise import RequestStreams, process_logits
+from sdpo.rollout.noise import ROWS_AT_ONCE, RequestStreams, process_logits
 
 
 def log_prob(logits: list[float], token: int, spec: SamplingSpec) -> float:
@@ -59,6 +59,20 @@ def test_draws_follow_the_distribution():
     for token, p in enumerate(probabilities.tolist()):
         assert (ids == token).float().mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n))
     assert torch.allclose(log_probs, probabilities.log()[ids])
+
+
+def test_noise_is_that_of_the_exponential_distribution_of_torch_bit_for_bit():
+    """From which vLLM draws too; one row is greedy, and there are more rows than are drawn at once."""
+    seeds = [None if row == 3 else 17 * row for row in range(ROWS_AT_ONCE + 5)]
+    specs = [SamplingSpec(temperature=0.0) if seed is None else SamplingSpec(seed=seed) for seed in seeds]
+    streams = RequestStreams(specs, torch.device("cpu"))
+    generators = [torch.Generator().manual_seed(seed or 0) for seed in seeds]
+    for _ in range(3):  # the streams go on where they were
+        wanted = [
+            torch.ones(3001) if seed is None else torch.empty(3001).exponential_(generator=generator)
+            for seed, generator in zip(seeds, generators, strict=True)
+        ]
+        assert torch.equal(streams._noise(torch.zeros(len(seeds), 3001)), torch.stack(wanted))
 
 
 def test_a_request_draws_the_same_tokens_whoever_is_beside_it():
