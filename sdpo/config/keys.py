@@ -77,7 +77,6 @@ SETTLED = {
     f"{_ACTOR}.kl_loss_coef": Settled(_NO_PENALTY),
     f"{_ACTOR}.kl_loss_type": Settled(_NO_PENALTY),
     f"{_FSDP}.param_offload": Settled(_OFFLOAD, (False,)),
-    f"{_FSDP}.optimizer_offload": Settled(_OFFLOAD, (False,)),
     f"{_FSDP}.model_dtype": Settled("master weights are float32", ("fp32", "float32")),
     f"{_FSDP}.forward_prefetch": Settled("only for FSDP1", (False,)),
     f"{_ROLLOUT}.mode": Settled("responses stream to the grader either way", ("sync", "async")),

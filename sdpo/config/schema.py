@@ -65,6 +65,7 @@ class FsdpConfig:
     reduce_dtype: str = "float32"  # dtype of the gradient reduction
     reshard_after_forward: bool = True  # free the gathered weights between forward and backward
     offload_policy: bool = False  # keep parameters and optimizer in CPU memory
+    optimizer_offload: bool = False  # keep AdamW's moments in CPU memory (on a CPU: in a file) between optimizer steps
     fsdp_size: int = -1  # ranks a model copy is sharded over; -1: all
 
 

@@ -187,6 +187,10 @@ def _check_optimizer(config: Config) -> None:
         allowed = f"0 beside lr_warmup_steps={optim.lr_warmup_steps}"
         fix = f"set {_ACTOR}.optim.lr_warmup_steps=-1 to use the ratio"
         raise _refuse(f"{_ACTOR}.optim.lr_warmup_steps_ratio", optim.lr_warmup_steps_ratio, allowed, fix)
+    fsdp = config.actor_rollout_ref.actor.fsdp_config
+    if fsdp.optimizer_offload and fsdp.offload_policy:
+        fix = "the optimizer is in CPU memory then, and steps there: set one of the two to false"
+        raise _refuse(f"{_ACTOR}.fsdp_config.optimizer_offload", True, "false with offload_policy=true", fix)
 
 
 # -- rollout, teacher, machine ---------------------------------------------------------------------------------------

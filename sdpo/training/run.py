@@ -138,9 +138,14 @@ def check_device(config: Config, device: str) -> None:
         field = "actor_rollout_ref.actor.fsdp_config.offload_policy"
         raise ConfigError(problem(field, True, "false on a CPU", "parameters are in its memory anyway"))
     plain = trainer.n_gpus_per_node * trainer.nnodes == 1 and actor.fsdp_config.param_dtype == "float32"
-    if actor.self_distillation.teacher_offload and not plain:
-        field = "actor_rollout_ref.actor.self_distillation.teacher_offload"
-        raise ConfigError(problem(field, True, "false on a CPU, except with one rank in float32", "set it to false"))
+    to_a_file = {
+        "self_distillation.teacher_offload": actor.self_distillation.teacher_offload,
+        "fsdp_config.optimizer_offload": actor.fsdp_config.optimizer_offload,
+    }
+    for name, wanted in to_a_file.items():
+        if wanted and not plain:
+            allowed = "false on a CPU, except with one rank in float32"
+            raise ConfigError(problem(f"actor_rollout_ref.actor.{name}", True, allowed, "set it to false"))
 
 
 def check_context(config: Config) -> None:

@@ -24,6 +24,7 @@ from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights import shared_memory
 from sdpo.workers import actor_state
 from sdpo.workers.freed_memory import give_back_freed_memory
+from sdpo.workers.moments import place_moments
 from sdpo.workers.schedule import build_scheduler
 from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
 
@@ -89,6 +90,8 @@ class Actor:
             weight_decay=actor.optim.weight_decay,
             fused=True,  # one pass over weights, gradients and moments
         )
+        folder = config.trainer.default_local_dir
+        self.moments = place_moments(self.optimizer, actor.fsdp_config.optimizer_offload, device, folder)
         self.scheduler = build_scheduler(self.optimizer, actor.optim, total_optimizer_steps)
         self.policy_version = 0
 
@@ -139,7 +142,9 @@ class Actor:
         if finite:
             if self.teacher is not None:
                 self.teacher.settle()
+            self.moments.fetch()
             self.optimizer.step()
+            self.moments.put_away()
             self.scheduler.step()
             self.policy_version += 1
             if self.teacher is not None:
@@ -224,10 +229,12 @@ class Actor:
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)
+        self.moments.put_away()
         if self.teacher is not None:
             self.teacher.release()
 
     def load(self, folder: str) -> None:
         actor_state.load(self, folder)
+        self.moments.put_away()
         if self.teacher is not None:
             self.teacher.release()
