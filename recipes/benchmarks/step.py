@@ -39,6 +39,7 @@ def settings(options: argparse.Namespace, folder: str) -> Config:
     parts.actor.ppo_max_token_len_per_gpu = options.tokens_per_pass
     parts.actor.optim.lr = case.LEARNING_RATE
     parts.actor.self_distillation.teacher_offload = options.offload
+    parts.actor.fsdp_config.optimizer_offload = options.offload
     distillation = parts.actor.self_distillation
     distillation.distillation_topk, distillation.alpha = case.TOP_K, case.ALPHA
     distillation.teacher_update_rate = case.RATE
@@ -229,7 +230,7 @@ def main() -> None:
     parser.add_argument("--signal", type=float, default=1.0, help="share of the prompts whose samples have a signal")
     parser.add_argument("--tokens-per-pass", type=int, default=1024)
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
-    parser.add_argument("--offload", action="store_true", help="the teacher's weights in a file")
+    parser.add_argument("--offload", action="store_true", help="the teacher's weights and the moments in files")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one-file", action="store_true", help="and examples/sdpo_in_one_file.py")

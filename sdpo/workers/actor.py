@@ -136,6 +136,8 @@ class Actor:
                 self.student.set_requires_gradient_sync(position == len(share.chunks) - 1)
             old = old_log_probs[position] if old_log_probs else None
             loss_sum += self._backward(self._pack(chunk), share, old, sums)
+        if self.device == "cpu":
+            give_back_freed_memory()  # that of the passes, once: each page that a pass wants again costs time
         norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
         loss = self._sum_over_ranks(loss_sum)
         finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
@@ -150,7 +152,6 @@ class Actor:
             if self.teacher is not None:
                 self.teacher.update(self.student)
         self.optimizer.zero_grad(set_to_none=True)  # now, not before the next one: the rollout can use the memory
-        self._give_back_memory()
         if self.rank == 0:  # already over all ranks
             sums.append({"actor/loss": (loss, 1.0), "actor/grad_norm": (float(norm), 1.0)})
         return finite
@@ -160,13 +161,11 @@ class Actor:
         teacher_scores = None
         if self.teacher is not None and micro.teacher is not None:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
-            self._give_back_memory()  # what the teacher's pass has used, before the student's
         scores = self.student.scores(micro.student.to(self.device), in_place=not micro.filler)
         if self.token_log and teacher_scores is not None and share.traced and not micro.filler:
             self.token_log.write(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
-        self._give_back_memory()
         output = self.algorithm.loss(scores, teacher_scores, batch)
         if self.teacher is not None:
             self.teacher.release()  # before the backward pass, which needs most memory
@@ -175,10 +174,6 @@ class Actor:
             return 0.0
         sums.append(output.metrics)
         return float(output.loss.detach())
-
-    def _give_back_memory(self) -> None:
-        if self.device == "cpu":
-            give_back_freed_memory()
 
     @property
     def why_padded(self) -> str | None:

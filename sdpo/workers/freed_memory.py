@@ -26,7 +26,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 def give_back_freed_memory() -> None:
     """Hands the freed pages of the heap back to the system, wherever they lie between others. Activations leave
-    hundreds of MiB, too scattered for the large tensors that follow. Where it is little, or without glibc, nothing
+    hundreds of MiB, too scattered for moments and gradients. Where it is little, or without glibc, nothing
     happens."""
     library = _glibc()
     if library is not None and library.mallinfo2().fordblks >= WORTH_IT:
