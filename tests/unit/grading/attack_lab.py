@@ -111,7 +111,7 @@ def problems(grader: CodeGrader, lab: Lab, path: Path, styles: Sequence[str]) ->
         repeat = 2 if "persist" in text.lower() else 1
         for _ in range(repeat):
             start = time.monotonic()
-            grade = grader.grade_source(source, tests_of(kind), LIMITS)
+            grade = grader.grade_source(source, case_for(kind), LIMITS)
             grades.append(grade)
             found += [f"{kind}: {problem}" for problem in judge(grade, checks, lab, time.monotonic() - start)]
     if "grader-ok" in checks and not grader_still_right(grader):
@@ -124,7 +124,7 @@ def header(text: str, name: str) -> str:
     return match[1] if match else ""
 
 
-def tests_of(kind: str):
+def case_for(kind: str):
     token, second = (f"EXP-{secrets.token_hex(16)}" for _ in range(2))
     if kind == "func":
         return read_tests(

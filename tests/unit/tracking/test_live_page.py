@@ -157,3 +157,5 @@ def test_a_resume_that_replaces_the_files_is_followed(run, tab):
     _append(folder / "new", _sample(1, 0), _sample(1, 1))
     os.replace(folder / "new", folder / "samples.jsonl")
     tab.until("document.querySelectorAll('#list li').length === 2")
+    left = tab.js("document.getElementById('list').innerText")
+    assert left.count("problem-1") == 2 and "problem-2" not in left
