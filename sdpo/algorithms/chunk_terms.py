@@ -83,16 +83,22 @@ class FewCategories(NamedTuple):
     masses: torch.Tensor  # [2, n], what student and teacher give to the support
 
 
-def few_categories(
-    own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence, largest: support.TopIds = support.top_ids
-) -> FewCategories:
+def few_categories(own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence) -> FewCategories:
     """ids [n, 1]: the sampled tokens."""
+    counted = None
+    if spec.mode == "topk":
+        ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support)
+    return compared(ids, counted, own.log_probs(ids), other.log_probs(ids), spec)
+
+
+def compared(
+    ids: torch.Tensor, counted: torch.Tensor | None, own: torch.Tensor, other: torch.Tensor, spec: Divergence
+) -> FewCategories:
+    """From the log-probs of student and teacher at the ids, and which of them count; all [n, K]."""
     if spec.mode == "token":
-        log_prob = own.log_probs(ids)
-        ratio = log_prob - other.log_probs(ids)  # counts as a constant: score-function form of the reverse KL
-        return FewCategories((ratio * log_prob)[:, 0], ids, ratio, ratio.new_ones(2, len(ids)))
-    ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support, largest)
-    inside = [side.log_probs(ids).masked_fill_(~counted, -torch.inf) for side in (own, other)]
+        ratio = own - other  # counts as a constant: score-function form of the reverse KL
+        return FewCategories((ratio * own)[:, 0], ids, ratio, ratio.new_ones(2, len(ids)))
+    inside = [side.masked_fill(~counted, -torch.inf) for side in (own, other)]
     value, slope = restricted(*inside, spec)
     return FewCategories(value, ids, slope, torch.stack([log_probs.exp().sum(-1) for log_probs in inside]))
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from numba import njit
 
-from sdpo.algorithms import chunk_terms
-from sdpo.algorithms.chunk_terms import Softmax, few_categories
+from sdpo.algorithms import chunk_terms, support
+from sdpo.algorithms.chunk_terms import Softmax, compared
 from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
 
+SMALLEST_FACTOR = 1e-20  # of a gradient that can be taken out of its row
 TILE = 1024  # entries that are added up in float32; the tiles are in float64
 SHORT_TILE = 128  # entries whose maximum says whether to look into them
 ROWS = {"nogil": True, "error_model": "numpy"}
@@ -58,7 +59,6 @@ def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.T
     """As `chunk_terms.softmax_`, but the logits stay as they are."""
     sums = logits.new_empty(3, logits.shape[0])
     _over_rows(_softmax_sums, [logits], [sums], F(1.0 / temperature))
-    sums[1:].masked_fill_(~sums[0].isfinite(), torch.nan)  # what loops that count on finite numbers do not promise
     top, z, entropy = sums[:, :, None]
     return Softmax(logits, z, top, 1.0 / temperature), entropy
 
@@ -70,25 +70,16 @@ def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> No
     own.logits.scatter_add_(-1, ids, slope)
 
 
-def top_ids(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """As `support.top_ids`."""
-    ids = torch.empty(logits.shape[0], k, dtype=torch.int64)
-    _over_rows(_largest_ids, [logits, ids], [])
-    return ids
-
-
 def _terms_(
     student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, values: torch.Tensor
 ) -> None:
     """Fills `values` [7, n] and replaces the student's logits, for logits without a soft cap; ids [n, 1]."""
-    (own, entropy), (other, teacher_entropy) = (softmax_(side, spec.temperature) for side in (student, teacher))
-    values[1:4] = torch.cat([own.log_probs(ids), entropy, teacher_entropy], -1).T
     values[6] = 1.0 / spec.temperature
     if spec.mode != "full":
-        few = few_categories(own, other, ids, spec, top_ids)
-        values[0], values[4:6] = few.value, few.masses
-        through_softmax_(own, few.ids, few.slope)
+        _few_terms_(student, teacher, ids, spec, values)
         return
+    (own, entropy), (other, teacher_entropy) = (softmax_(side, spec.temperature) for side in (student, teacher))
+    values[1:4] = torch.cat([own.log_probs(ids), entropy, teacher_entropy], -1).T
     columns = [torch.cat([own.top, own.z, other.top, other.z], -1).T, values[0]]
     if spec.alpha == 0.0:
         _over_rows(_forward_kl, [student, teacher], columns, F(own.warmth))
@@ -96,6 +87,31 @@ def _terms_(
     else:
         _over_rows(_mixture_divergence, [student, teacher], columns, F(own.warmth), spec.alpha)
         values[6] *= (spec.alpha - 1.0 if spec.alpha < 1.0 else -1.0) / own.z[:, 0]
+
+
+def _few_terms_(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, values: torch.Tensor
+) -> None:
+    """`_terms_` of the top-k and sampled-token modes. The gradient is exp(logits) times one factor a token, which goes
+    to `values`, and what the few ids add: the chunk is read once and written once."""
+    tokens, k = len(ids), 0 if spec.mode == "token" else min(spec.topk, student.shape[1])
+    own, other = (k if spec.support in (side, "union") else 0 for side in ("student", "teacher"))
+    ids = torch.cat([ids, ids.new_empty(tokens, own + other)], -1)
+    log_probs, sums = student.new_empty(tokens, 2, ids.shape[1]), student.new_empty(2, 2, tokens)
+    _over_rows(_softmax_at_ids, [student, teacher, ids, log_probs], [sums], F(1.0 / spec.temperature), own)
+    values[1], values[2:4] = log_probs[:, 0, 0], sums[:, 1]
+    counted = None
+    if k:
+        ids, log_probs = ids[:, 1:], log_probs[..., 1:]
+        counted = support.counted(ids, k)
+    few = compared(ids, counted, *log_probs.unbind(1), spec)
+    values[0], values[4:6] = few.value, few.masses
+    factor = -few.slope.sum(-1) / sums[0, 0]
+    alone = factor.abs() < SMALLEST_FACTOR
+    if alone.any():
+        student[alone], factor[alone] = 0.0, 1.0
+    values[6] *= factor
+    student.scatter_add_(-1, ids, few.slope / factor[:, None])
 
 
 def _over_rows(
@@ -124,14 +140,35 @@ def _threads(count: int) -> ThreadPoolExecutor:
 def _softmax_sums(logits, sums, warmth):
     """sums [3, n]: the largest logit, Z relative to it, and the entropy."""
     for row in range(logits.shape[0]):
-        x = logits[row]
-        top = _largest(x)
-        z, weighted = 0.0, 0.0
-        for start in range(0, x.shape[0], TILE):
-            tile_z, tile_weighted = _exp_sums(x[start : start + TILE], warmth, top)
-            z += tile_z
-            weighted += tile_weighted
-        sums[0, row], sums[1, row], sums[2, row] = top, z, math.log(z) - weighted / z
+        top = _number(_largest_key(logits[row]))
+        sums[0, row] = top
+        sums[1, row], sums[2, row] = _row_sums(logits[row], warmth, top, _exp_sums)
+
+
+@njit(**ROWS)
+def _softmax_at_ids(student, teacher, ids, log_probs, sums, warmth, own):
+    """log_probs [n, 2, K] at the ids [n, K]: the first is given, `own` are the student's largest, then come the
+    teacher's. sums [2, 2, n]: Z and entropy of student and teacher. The student's logits x become exp(x - top)."""
+    for row in range(student.shape[0]):
+        p, q, few, found = student[row], teacher[row], ids[row], log_probs[row]
+        top_p, top_q = _largest_ids(p, few[1 : 1 + own]), _largest_ids(q, few[1 + own :])
+        for i in range(few.shape[0]):
+            found[0, i], found[1, i] = (p[few[i]] - top_p) * warmth, (q[few[i]] - top_q) * warmth
+        sums[0, 0, row], sums[0, 1, row] = _row_sums(p, warmth, top_p, _exp_sums_)
+        sums[1, 0, row], sums[1, 1, row] = _row_sums(q, warmth, top_q, _exp_sums)
+        for side in range(2):
+            found[side] -= F(math.log(sums[side, 0, row]))
+
+
+@njit(**ROWS)
+def _row_sums(x, warmth, top, tile_sums):
+    """Z and entropy. What `tile_sums` does counts on finite numbers."""
+    z, weighted = 0.0 if math.isfinite(top) else math.nan, 0.0
+    for start in range(0, x.shape[0], TILE):
+        tile_z, tile_weighted = tile_sums(x[start : start + TILE], warmth, top)
+        z += tile_z
+        weighted += tile_weighted
+    return z, math.log(z) - weighted / z
 
 
 @njit(**ROWS)
@@ -179,25 +216,27 @@ def _mixture_divergence(student, teacher, sums, value, warmth, alpha):
 
 
 @njit(**ROWS)
-def _largest_ids(logits, ids):
-    """ids [n, k]: of the k largest of each row, in no order. Of the maxima of all tiles the k-th largest is a bound
-    that k entries or more reach, so that few tiles are looked into."""
-    k, tiles = ids.shape[1], -(-logits.shape[1] // SHORT_TILE)
+def _largest_ids(x, ids):
+    """Sets ids [k] to those of the k largest, in no order, and returns the largest. Of the maxima of all tiles the k-th
+    largest is a bound that k entries or more reach, so that few tiles are looked into."""
+    k, tiles, top = ids.shape[0], -(-x.shape[0] // SHORT_TILE), LOWEST_KEY
     keys, maxima = np.empty(k, INT), np.empty(tiles, INT)
-    for row in range(logits.shape[0]):
-        x, chosen = logits[row], ids[row]
-        for tile in range(tiles):
-            maxima[tile] = _largest_key(x[tile * SHORT_TILE : (tile + 1) * SHORT_TILE])
-        bound = LOWEST_KEY
-        if tiles > k:
-            keys[:] = LOWEST_KEY
-            _keep_largest(maxima, 0, bound, keys, chosen)  # what is chosen here is overwritten below
-            bound = keys[0]
+    for tile in range(tiles):
+        maxima[tile] = _largest_key(x[tile * SHORT_TILE : (tile + 1) * SHORT_TILE])
+        top = max(top, maxima[tile])
+    if not k:
+        return _number(top)
+    bound = LOWEST_KEY
+    if tiles > k:
         keys[:] = LOWEST_KEY
-        for tile in range(tiles):
-            if maxima[tile] >= bound and maxima[tile] > keys[0]:
-                start = tile * SHORT_TILE
-                _keep_largest(_order(x[start : start + SHORT_TILE]), start, bound, keys, chosen)
+        _keep_largest(maxima, 0, bound, keys, ids)  # what is chosen here is overwritten below
+        bound = keys[0]
+    keys[:] = LOWEST_KEY
+    for tile in range(tiles):
+        if maxima[tile] >= bound and maxima[tile] > keys[0]:
+            start = tile * SHORT_TILE
+            _keep_largest(_order(x[start : start + SHORT_TILE]), start, bound, keys, ids)
+    return _number(top)
 
 
 @njit(**ROWS)
@@ -234,12 +273,6 @@ def _sift(keys, ids, place):
 
 
 @njit(**LOOP)
-def _largest(x):
-    key = _largest_key(x)
-    return F(INT(key ^ INT(INT(key >> SIGN_BIT) & MAGNITUDE)).view(F))
-
-
-@njit(**LOOP)
 def _largest_key(x):
     """As integers: compilers do not vectorise the maximum of floating-point numbers."""
     top = _ordered(x[0])
@@ -248,15 +281,25 @@ def _largest_key(x):
     return top
 
 
-@njit(**LOOP)
-def _exp_sums(x, warmth, top):
-    z, weighted = ZERO, ZERO
-    for i in range(x.shape[0]):
-        shifted = (x[i] - top) * warmth
-        weight = _exp(shifted)
-        z += weight
-        weighted += weight * shifted
-    return z, weighted
+def _tile_sums(in_place: bool) -> Callable[..., tuple[float, float]]:
+    """A kernel for the sums of exp(x') and exp(x') x' with x' = (x - top) * warmth, that keeps exp(x') or not."""
+
+    @njit(**LOOP)
+    def tile_sums(x, warmth, top):
+        z, weighted = ZERO, ZERO
+        for i in range(x.shape[0]):
+            shifted = (x[i] - top) * warmth
+            weight = _exp(shifted)
+            z += weight
+            weighted += weight * shifted
+            if in_place:
+                x[i] = weight
+        return z, weighted
+
+    return tile_sums
+
+
+_exp_sums, _exp_sums_ = _tile_sums(False), _tile_sums(True)
 
 
 @njit(**LOOP)
@@ -333,7 +376,13 @@ def _log(x):
 
 @njit(**INLINE)
 def _ordered(x):
-    """An integer that compares as x does; the same again turns it back. NaN, of either sign, is the largest."""
+    """An integer that compares as x does. NaN, of either sign, is the largest."""
     bits = F(x).view(INT)
     key = INT(bits ^ INT(INT(bits >> SIGN_BIT) & MAGNITUDE))
     return MAGNITUDE if INT(bits & MAGNITUDE) > INFINITY else key
+
+
+@njit(**INLINE)
+def _number(key):
+    """Whose `_ordered` is `key`."""
+    return F(INT(key ^ INT(INT(key >> SIGN_BIT) & MAGNITUDE)).view(F))

@@ -8,13 +8,11 @@ the divergence is never negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
 SMALLEST_GROUP = 4  # entries; below, two selections cost more than one
 TAIL_LIMIT = -1e-7  # largest log-mass of the chosen entries that the tail formula sees: keeps log(1 - mass) finite
-TopIds = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -37,22 +35,27 @@ def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def choose_support(
-    student: torch.Tensor, teacher: torch.Tensor, k: int, kind: str, largest: TopIds = top_ids
+    student: torch.Tensor, teacher: torch.Tensor, k: int, kind: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids [N, K] and which of them count [N, K] (bool).
 
-    student, teacher: logits or log-probs [N, V]. kind: student | teacher | union. K is k, or 2k for the union, where
-    the teacher's ids that the student chose too are switched off. A k above V means V.
-    largest: what `top_ids` does.
+    student, teacher: logits or log-probs [N, V]. kind: student | teacher | union. K is k, or 2k for the union. A k
+    above V means V.
     """
     k = min(k, student.shape[-1])
-    if kind == "union":
-        own, other = largest(student, k).sort(-1).values, largest(teacher, k)
-        nearest = own.gather(-1, torch.searchsorted(own, other).clamp(max=k - 1))
-        counted = torch.cat([torch.ones_like(own, dtype=torch.bool), nearest != other], -1)
-        return torch.cat([own, other], -1), counted
-    ids = largest(student if kind == "student" else teacher, k)
-    return ids, torch.ones_like(ids, dtype=torch.bool)
+    sides = {"student": [student], "teacher": [teacher], "union": [student, teacher]}[kind]
+    ids = torch.cat([top_ids(side, k) for side in sides], -1)
+    return ids, counted(ids, k)
+
+
+def counted(ids: torch.Tensor, k: int) -> torch.Tensor:
+    """Which of the ids [N, K] of a support count: all but those behind the first k that are among them too."""
+    own, other = ids[:, :k], ids[:, k:].contiguous()
+    every = torch.ones_like(ids, dtype=torch.bool)
+    if other.shape[-1]:
+        own = own.sort(-1).values
+        every[:, k:] = own.gather(-1, torch.searchsorted(own, other).clamp(max=k - 1)) != other
+    return every
 
 
 def with_tail(log_probs: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,11 @@ def random_case(spec, soft_cap=None, width=WIDTH, blocked=0):
     return student, teacher, ids, spec, soft_cap
 
 
+def same_case(spec):
+    student, _, *rest = random_case(spec)
+    return student, student.clone(), *rest
+
+
 def in_a_wider_buffer(student, teacher, *rest):
     buffer = torch.full((2, student.shape[0], student.shape[1] + 8), 7.0)
     sides = buffer[..., : student.shape[1]]
@@ -61,6 +66,7 @@ def in_a_wider_buffer(student, teacher, *rest):
 
 CASES = {(spec, cap): random_case(spec, cap) for spec in SPECS for cap in (None, 10.0)}
 CASES |= {("blocked", a): random_case(Divergence("full", a), blocked=40) for a in (0.0, 0.5, 1.0)}
+CASES |= {("the same", s.mode): same_case(s) for s in (Divergence("topk", 0.5, 4), Divergence("token", 1.0))}
 CASES["empty"] = torch.zeros(0, WIDTH), torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), Divergence(), None
 CASES["teacher only"] = (
     torch.tensor([[0.0, IMPOSSIBLE]]), torch.zeros(1, 2), torch.tensor([0]), Divergence("full", 0.0), None,
@@ -114,6 +120,13 @@ def test_entries_impossible_on_both_sides_take_no_gradient_and_change_nothing(fo
 
 def test_what_only_the_teacher_can_say_makes_the_forward_kl_infinite(found):
     assert found["teacher only"][0][0].item() == torch.inf
+
+
+@pytest.mark.parametrize("mode", ["topk", "token"])
+def test_a_teacher_that_says_the_same_leaves_no_gradient(found, mode):
+    values, gradient = found["the same", mode]
+    assert values[0].abs().max() <= 1e-6
+    assert gradient.abs().max() <= 1e-6  # and is a number: no division by a slope of 0
 
 
 def test_no_tokens_are_no_launch(found):
@@ -213,9 +226,19 @@ def test_every_kernel_compiles_for_a_hopper_gpu_and_stays_in_registers(kind, mon
     assert "st.local" not in compiled.asm["ptx"]
 
 
-@pytest.mark.parametrize(("width", "k"), [(1, 1), (40, 40), (129, 100), (1000, 3), (20_000, 100), (20_011, 157)])
-def test_the_search_finds_the_largest_wherever_they_are(width, k):
+def largest_ids(logits, k):
     numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
+    ids = torch.empty(len(logits), k, dtype=torch.int64)
+    tops = [numba_terms._largest_ids(x, own) for x, own in zip(logits.numpy(), ids.numpy(), strict=True)]
+    assert torch.equal(torch.tensor(tops).nan_to_num(), logits.amax(-1).nan_to_num())
+    return ids
+
+
+SIZES = [(1, 1), (5, 5), (40, 40), (64, 3), (65, 64), (129, 100), (1000, 3), (5000, 100), (20_000, 100), (20_011, 157)]
+
+
+@pytest.mark.parametrize(("width", "k"), SIZES)
+def test_the_search_finds_the_largest_wherever_they_are(width, k):
     generator = torch.Generator().manual_seed(width)
     spread = torch.randn(5, width, generator=generator)
     spread[0] = torch.arange(width)
@@ -223,13 +246,12 @@ def test_the_search_finds_the_largest_wherever_they_are(width, k):
     spread[2] = spread[2].round()  # ties
     spread[3] = torch.where(torch.arange(width) % 300 == 0, 1.0, -torch.inf)
     spread[4] = 0.0
-    ids = numba_terms.top_ids(spread, k)
+    ids = largest_ids(spread, k)
     assert all(len(set(row)) == k for row in ids.tolist())
     assert torch.equal(spread.gather(-1, ids).sort(-1).values, spread.topk(k, -1).values.sort(-1).values)
 
 
 def test_the_search_takes_nan_for_the_largest():
-    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
     logits = torch.randn(1, 20_000, generator=torch.Generator().manual_seed(0))
     logits[0, [7, 19_999]] = torch.nan
-    assert {7, 19_999} < set(numba_terms.top_ids(logits, 5)[0].tolist())
+    assert {7, 19_999} < set(largest_ids(logits, 5)[0].tolist())

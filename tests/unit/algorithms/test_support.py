@@ -44,15 +44,3 @@ def test_the_grouped_selection_finds_the_k_largest(width, k):
 
 def test_equal_values_give_k_different_ids():
     assert len(set(top_ids(torch.zeros(1, 1000), 10)[0].tolist())) == 10
-
-
-@pytest.mark.parametrize(("width", "k"), [(1, 1), (5, 5), (64, 3), (65, 64), (1000, 7), (5000, 100)])
-@pytest.mark.parametrize("order", ["random", "rising", "falling", "equal"])
-def test_the_compiled_selection_finds_the_same_values(width, k, order):
-    numba_terms = pytest.importorskip("sdpo.algorithms.numba_terms", exc_type=ImportError)
-    values = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
-    values = {"random": values, "rising": values.sort().values, "falling": values.sort(descending=True).values,
-              "equal": torch.full_like(values, -2.5)}[order].contiguous()  # fmt: skip
-    found = numba_terms.top_ids(values, k)
-    assert all(len(set(row)) == k for row in found.tolist())
-    assert torch.equal(values.gather(-1, found).sort(descending=True).values, values.topk(k).values)
