@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError, problem
 from sdpo.rollout.engine import Generation, GenerationRequest
+from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
 from sdpo.rollout.noise import RequestStreams
 from sdpo.weights import shared_memory
@@ -42,7 +43,7 @@ class HfEngine:
             if not 1 <= len(request.prompt_ids) < self._max_model_len:
                 allowed = f"1 to {self._max_model_len - 1} tokens"
                 raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
-        with _evaluating(module), torch.no_grad():
+        with _evaluating(module), turned_products(module), torch.no_grad():
             for start in range(0, len(requests), self._batch_size):
                 self._generate_batch(module, requests[start : start + self._batch_size], on_finished)
 

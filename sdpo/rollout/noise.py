@@ -26,6 +26,7 @@ class RequestStreams:
     specs: list[SamplingSpec]
     device: torch.device
     generators: list[torch.Generator | None] = field(init=False)
+    _buffers: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -40,28 +41,40 @@ class RequestStreams:
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Next tokens. `logits`: [R, V], any float dtype. Returns ids [R] int64 and their log-probs [R] float32 (of the
         distribution drawn from; of the plain softmax for greedy rows)."""
-        scores = process_logits(logits, self.specs)
-        log_probs = scores.log_softmax(dim=-1)
-        ids = scores.softmax(dim=-1).div_(self._noise(scores)).argmax(dim=-1)
-        return ids, log_probs.gather(1, ids[:, None])[:, 0]
+        probs = process_logits(logits, self.specs).softmax(dim=-1)
+        noise = self._noise(probs)
+        ids = torch.div(probs, noise, out=noise).argmax(dim=-1)
+        return ids, probs.gather(1, ids[:, None])[:, 0].log()
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
-        """[R, V] float32, 1 for greedy rows."""
-        noise = torch.ones_like(like)
+        """[R, V] float32, 1 for greedy rows; overwritten by the next call."""
+        noise, _ = self._memory(like)
         drawn = [row for row, generator in enumerate(self.generators) if generator is not None]
+        if len(drawn) < len(noise):
+            noise.fill_(1.0)
         if like.device.type != "cpu":
             for row in drawn:
                 noise[row].exponential_(generator=self.generators[row])
             return noise
         for start in range(0, len(drawn), ROWS_AT_ONCE):
             rows = drawn[start : start + ROWS_AT_ONCE]
-            noise[rows] = self._uniform(rows, like.shape[1]).neg_().log1p_().neg_().to(noise.dtype)
+            for row, values in zip(rows, self._uniform(rows, like).neg_().log1p_().neg_(), strict=True):
+                noise[row] = values
         return noise
 
-    def _uniform(self, rows: list[int], width: int) -> torch.Tensor:
+    def _memory(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """For noise like `like` [R, V], and on a CPU for some rows of it in float64. The same for every token: new
+        pages would cost as much as a pass over them."""
+        rows, width = like.shape
+        if self._buffers is None or len(self._buffers[0]) < rows or self._buffers[0].shape[1] != width:
+            wide = min(rows, ROWS_AT_ONCE) if like.device.type == "cpu" else 0
+            self._buffers = torch.empty_like(like), like.new_empty(wide, width, dtype=torch.float64)
+        return self._buffers[0][:rows], self._buffers[1]
+
+    def _uniform(self, rows: list[int], like: torch.Tensor) -> torch.Tensor:
         """[rows, V] float64. A generator draws on one core; the rows are spread over all. -log(1 - u) of these is what
         `exponential_` gives, bit for bit, in half of its time: it takes its logarithms one by one."""
-        uniform = torch.empty(len(rows), width, dtype=torch.float64)
+        uniform = self._memory(like)[1][: len(rows)]
 
         def fill(places: range) -> None:
             for place in places:
@@ -79,11 +92,12 @@ def process_logits(logits: torch.Tensor, specs: Sequence[SamplingSpec]) -> torch
     least one.
     """
     scores = logits.to(torch.float32)
-    temperatures = torch.tensor([1.0 if s.greedy else s.temperature for s in specs], device=scores.device)
-    scores = scores / temperatures[:, None]
-    for row, spec in enumerate(specs):
-        if not spec.greedy and (0 < spec.top_k < scores.shape[1] or spec.top_p < 1):
-            scores[row] = _cut(scores[row], spec)
+    temperatures = [1.0 if s.greedy else s.temperature for s in specs]
+    cut = [row for row, s in enumerate(specs) if not s.greedy and (0 < s.top_k < scores.shape[1] or s.top_p < 1)]
+    if cut or set(temperatures) != {1.0}:
+        scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
+    for row in cut:
+        scores[row] = _cut(scores[row], specs[row])
     return scores
 
 
