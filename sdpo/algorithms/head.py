@@ -17,7 +17,7 @@ import torch
 if TYPE_CHECKING:
     from sdpo.algorithms.scores import ResponseScores
 
-CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}  # logits of all sides together
+CHUNK_BYTES = {"cpu": 72 * 2**20, "cuda": 2**30}  # logits of all sides together
 FEWEST_TOKENS = 128  # a matrix product of fewer rows is bound by reading the head
 COPIED_ROWS = range(57, 73)  # products of so many rows make MKL keep a second copy of the result, and take longer
 BLOCK_ENTRIES = 2**18  # of a chunk, passed through the softmax at once on a CPU: what its caches hold

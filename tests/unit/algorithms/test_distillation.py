@@ -314,6 +314,6 @@ def test_chunks_follow_the_memory_budget_down_to_a_floor():
 def test_chunks_avoid_the_row_numbers_that_cost_a_copy():
     like = torch.zeros(0)
     for tokens in range(129, 3000, 7):
-        sizes = [chunk.stop - chunk.start for chunk in head.token_chunks(tokens, 65_536, like)]
-        assert sum(sizes) == tokens and sizes[0] == max(sizes) <= 128
+        sizes = [chunk.stop - chunk.start for chunk in head.token_chunks(tokens, 80_000, like)]
+        assert sum(sizes) == tokens and sizes[0] == max(sizes) <= head.FEWEST_TOKENS
         assert not any(size in head.COPIED_ROWS for size in sizes[:-1]), tokens
