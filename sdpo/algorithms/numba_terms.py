@@ -99,6 +99,7 @@ def _few_terms_(
     ids = torch.cat([ids, ids.new_empty(tokens, own + other)], -1)
     log_probs, sums = student.new_empty(tokens, 2, ids.shape[1]), student.new_empty(2, 2, tokens)
     _over_rows(_softmax_at_ids, [student, teacher, ids, log_probs], [sums], F(1.0 / spec.temperature), own)
+    log_probs -= sums[:, 0].log().T[..., None]
     values[1], values[2:4] = log_probs[:, 0, 0], sums[:, 1]
     counted = None
     if k:
@@ -146,18 +147,16 @@ def _softmax_sums(logits, sums, warmth):
 
 
 @njit(**ROWS)
-def _softmax_at_ids(student, teacher, ids, log_probs, sums, warmth, own):
-    """log_probs [n, 2, K] at the ids [n, K]: the first is given, `own` are the student's largest, then come the
-    teacher's. sums [2, 2, n]: Z and entropy of student and teacher. The student's logits x become exp(x - top)."""
+def _softmax_at_ids(student, teacher, ids, shifted, sums, warmth, own):
+    """shifted [n, 2, K]: x - top at the ids [n, K], of which the first is given, `own` are the student's largest and
+    the rest the teacher's. sums [2, 2, n]: Z and entropy of both. The student's logits x become exp(x - top)."""
     for row in range(student.shape[0]):
-        p, q, few, found = student[row], teacher[row], ids[row], log_probs[row]
+        p, q, few, found = student[row], teacher[row], ids[row], shifted[row]
         top_p, top_q = _largest_ids(p, few[1 : 1 + own]), _largest_ids(q, few[1 + own :])
         for i in range(few.shape[0]):
             found[0, i], found[1, i] = (p[few[i]] - top_p) * warmth, (q[few[i]] - top_q) * warmth
         sums[0, 0, row], sums[0, 1, row] = _row_sums(p, warmth, top_p, _exp_sums_)
         sums[1, 0, row], sums[1, 1, row] = _row_sums(q, warmth, top_q, _exp_sums)
-        for side in range(2):
-            found[side] -= F(math.log(sums[side, 0, row]))
 
 
 @njit(**ROWS)
