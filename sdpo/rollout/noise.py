@@ -48,7 +48,7 @@ class RequestStreams:
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """[R, V] float32, 1 for greedy rows; overwritten by the next call."""
-        noise, _ = self._memory(like)
+        noise, wide = self._memory(like)
         drawn = [row for row, generator in enumerate(self.generators) if generator is not None]
         if len(drawn) < len(noise):
             noise.fill_(1.0)
@@ -58,7 +58,7 @@ class RequestStreams:
             return noise
         for start in range(0, len(drawn), ROWS_AT_ONCE):
             rows = drawn[start : start + ROWS_AT_ONCE]
-            for row, values in zip(rows, self._uniform(rows, like).neg_().log1p_().neg_(), strict=True):
+            for row, values in zip(rows, self._uniform(rows, wide).neg_().log1p_().neg_(), strict=True):
                 noise[row] = values
         return noise
 
@@ -71,10 +71,10 @@ class RequestStreams:
             self._buffers = torch.empty_like(like), like.new_empty(wide, width, dtype=torch.float64)
         return self._buffers[0][:rows], self._buffers[1]
 
-    def _uniform(self, rows: list[int], like: torch.Tensor) -> torch.Tensor:
-        """[rows, V] float64. A generator draws on one core; the rows are spread over all. -log(1 - u) of these is what
-        `exponential_` gives, bit for bit, in half of its time: it takes its logarithms one by one."""
-        uniform = self._memory(like)[1][: len(rows)]
+    def _uniform(self, rows: list[int], wide: torch.Tensor) -> torch.Tensor:
+        """[rows, V] float64, in `wide`. A generator draws on one core; the rows are spread over all. -log(1 - u) of
+        these is what `exponential_` gives, bit for bit, in half of its time: it takes its logarithms one by one."""
+        uniform = wide[: len(rows)]
 
         def fill(places: range) -> None:
             for place in places:
