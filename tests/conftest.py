@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before anything imports torch, ray, vllm or a hub client: they read these once. Child processes inherit them.
 ENVIRONMENT = {
@@ -30,6 +31,10 @@ for name, value in ENVIRONMENT.items():
 for name in ("HF_HUB_OFFLINE", "WANDB_MODE"):
     os.environ[name] = ENVIRONMENT[name]  # not left to whatever the shell had: tests never reach a network
 os.environ.pop("RAY_ADDRESS", None)  # nor somebody's cluster
+
+# The same examples every time, nothing written to the checkout, no time limit: red is red for everybody.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
