@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     f"{_DISTILL}.support": ("student", "teacher", "union"),
     f"{_DISTILL}.loss_normalization": ("global", "micro_batch"),
     f"{_DISTILL}.teacher_regularization": ("ema", "trust-region", "frozen", "live"),
+    f"{_DISTILL}.teacher_update_interval": ("batch", "optimizer_step"),
     f"{_DISTILL}.teacher_master_dtype": ("float32", "bfloat16"),
     f"{_DISTILL}.demonstration_choice": ("first", "random", "shortest"),
     f"{_DISTILL}.reprompt_truncation": ("right", "left", "error"),

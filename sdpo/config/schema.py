@@ -52,8 +52,8 @@ class OptimConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # AdamW
     eps: float = 1e-8  # AdamW
     weight_decay: float = 0.01  # AdamW
-    lr_warmup_steps: int = -1  # optimizer steps of linear warm-up; -1: from the ratio
-    lr_warmup_steps_ratio: float = 0.0  # share of the total steps, used when lr_warmup_steps is -1
+    lr_warmup_steps: int = -1  # rollout batches of linear warm-up; -1: from the ratio
+    lr_warmup_steps_ratio: float = 0.0  # share of all rollout batches, used when lr_warmup_steps is -1
     warmup_style: str = "constant"  # constant | cosine
     min_lr_ratio: float = 0.0  # floor of the cosine, as a share of lr
     clip_grad: float = 1.0  # largest global gradient norm; 0: never clip
@@ -81,6 +81,7 @@ class SelfDistillationConfig:
     loss_normalization: str = "global"  # global | micro_batch (the latter only to reproduce others' numbers)
     teacher_regularization: str = "ema"  # ema | trust-region | frozen | live
     teacher_update_rate: float = 0.05  # tau: EMA step, or weight of the student in the trust region
+    teacher_update_interval: str = "batch"  # the EMA step comes once after a rollout batch, or after each optimizer_step of it
     teacher_master_dtype: str = "float32"  # float32 | bfloat16 (where fsdp_config.param_dtype is; the EMA also keeps what rounding cuts off)
     teacher_offload: bool = False  # keep the teacher in CPU memory (on a CPU: in a file); its layers come one by one
     include_environment_feedback: bool = True  # show the grader's text to the teacher

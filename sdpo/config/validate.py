@@ -103,6 +103,10 @@ def _check_teacher_rate(settings: SelfDistillationConfig) -> None:
     if kind == "trust-region" and not 0 < rate < 1:
         allowed = "a number in (0, 1) with teacher_regularization=trust-region"
         raise _refuse(f"{_DISTILL}.teacher_update_rate", rate, allowed, "0 is teacher_regularization=frozen, 1 is live")
+    if kind != "ema" and settings.teacher_update_interval != "batch":
+        allowed = f"batch with teacher_regularization={kind}"
+        got = settings.teacher_update_interval
+        raise _refuse(f"{_DISTILL}.teacher_update_interval", got, allowed, "only ema has weights that move")
     if kind == "live" and settings.teacher_offload:
         raise _refuse(
             f"{_DISTILL}.teacher_offload",

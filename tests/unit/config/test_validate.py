@@ -72,6 +72,7 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
             "trust_region",
             "ema | trust-region | frozen | live; nearest: trust-region",
         ),
+        (f"{DISTILL}.teacher_update_interval", "step", "batch | optimizer_step"),
         (f"{DISTILL}.teacher_master_dtype", "float16", "float32 | bfloat16"),
         (f"{DISTILL}.demonstration_choice", "last", "first | random | shortest"),
         (f"{DISTILL}.reprompt_truncation", "middle", "right | left | error"),
@@ -295,6 +296,11 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             {f"{DISTILL}.teacher_offload": True, f"{DISTILL}.teacher_regularization": "live"},
             f"{DISTILL}.teacher_offload: got True; allowed: false with teacher_regularization=live",
             id="offload of a teacher without weights",
+        ),
+        pytest.param(
+            {f"{DISTILL}.teacher_update_interval": "optimizer_step", f"{DISTILL}.teacher_regularization": "frozen"},
+            f"{DISTILL}.teacher_update_interval: got 'optimizer_step'; allowed: batch with teacher_regular",
+            id="interval of a teacher that does not move",
         ),
         pytest.param(
             {f"{DISTILL}.teacher_master_dtype": "bfloat16", f"{DISTILL}.teacher_regularization": "live"},
