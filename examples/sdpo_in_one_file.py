@@ -29,7 +29,7 @@ MODEL = Path(__file__).resolve().parents[1] / "sdpo" / "models" / "tiny" / "weig
 class Settings:
     alpha: float = 0.5  # 0: KL(teacher||student), 1: KL(student||teacher), between: generalized Jensen-Shannon
     topk: int | None = None  # compare only the student's k most likely tokens and one category for the rest
-    ema: float = 0.05  # how far the teacher follows the student after each step
+    ema: float = 0.05  # how far the teacher follows the student after each batch
     is_clip: float = 2.0  # cap of importance weights
     temperature: float = 1.0  # of sampling, and of every softmax in the loss
     max_new_tokens: int = 48
@@ -222,7 +222,8 @@ def row_loss(student, teacher, row: Row, settings: Settings) -> torch.Tensor:
 
 
 def training_step(student, teacher, optimizer, rows: list[Row], settings: Settings) -> tuple[float, float]:
-    """Mean over all tokens of all rows, one optimizer step, one step of the teacher. Returns loss and gradient norm."""
+    """One batch: mean over the tokens of all rows, an optimizer step, a step of the teacher (of several mini-batches:
+    after the last). Returns loss and gradient norm."""
     optimizer.zero_grad()
     tokens = sum(len(row.response_ids) for row in rows)
     total = 0.0

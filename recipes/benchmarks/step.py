@@ -58,7 +58,7 @@ class Trainer:
         from sdpo.workers.actor import Actor
 
         self.config, self.signal = settings(options, folder), options.signal
-        self.actor = Actor(self.config, 0, 1, "cpu", total_optimizer_steps=1000)
+        self.actor = Actor(self.config, 0, 1, "cpu", total_steps=1000)
         shared = self.actor.student.lm if options.engine == "hf" else None
         self.engine = build_engine(self.config, "cpu", shared)
         self.tokenizer = load_tokenizer(self.config.actor_rollout_ref.model)

@@ -24,7 +24,8 @@ class Teacher(Protocol):
         """Called when nothing of the scores is needed any more: weights that are kept elsewhere may leave memory."""
 
     def update(self, student: PolicyModule) -> None:
-        """Called once after each optimizer step with a finite gradient. On a GPU it may still be at work afterwards."""
+        """Called when the student has moved, as often as `teacher_update_interval` says. On a GPU it may still be at
+        work afterwards."""
 
     def settle(self) -> None:
         """Called before the student's weights change again: an update that is still at work reads them."""

@@ -40,7 +40,7 @@ class FrozenTeacher(Teacher):
 
 
 class EmaTeacher(FrozenTeacher):
-    """theta' <- (1 - rate) theta' + rate theta after each optimizer step; theta' starts as `student`.
+    """theta' <- (1 - rate) theta' + rate theta at each update; theta' starts as `student`.
 
     A module in bfloat16 has a second bfloat16 number for each weight, what rounding has cut off: the average of the two
     has 16 significant bits, where those of bfloat16 alone (8) would not move at all for small steps.

@@ -57,7 +57,7 @@ def _train(config: Config, run_dir: Path) -> int:
     if sandbox is not None:
         console.note(sandbox.line())
     console.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
-    workers = start_workers(config, device, optimizer_steps(config, total_steps))
+    workers = start_workers(config, device, total_steps)
     try:
         if resume:
             _load(workers, resume)
@@ -98,22 +98,15 @@ def _load(workers: Workers, resume: Path) -> None:
         raise CheckpointError(f"{error}; {run_folder.way_out(resume)}") from error
 
 
-def start_workers(config: Config, device: str, total_optimizer_steps: int) -> Workers:
+def start_workers(config: Config, device: str, total_steps: int) -> Workers:
     """The worker groups that `cluster` names, ready to serve."""
     if config.cluster == "inline":
         from sdpo.workers.inline_group import InlineWorkers
 
-        return InlineWorkers(config, device, total_optimizer_steps)
+        return InlineWorkers(config, device, total_steps)
     from sdpo.workers.ray_group import RayWorkers
 
-    return RayWorkers(config, device, total_optimizer_steps)
-
-
-def optimizer_steps(config: Config, total_steps: int) -> int:
-    """Optimizer steps of the whole run, for the learning-rate schedule."""
-    actor = config.actor_rollout_ref.actor
-    per_step = -(-config.data.train_batch_size // actor.ppo_mini_batch_size) * actor.ppo_epochs
-    return total_steps * per_step
+    return RayWorkers(config, device, total_steps)
 
 
 def resolve_device(name: str) -> str:

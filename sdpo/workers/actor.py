@@ -25,7 +25,7 @@ from sdpo.weights import shared_memory
 from sdpo.workers import actor_state
 from sdpo.workers.freed_memory import give_back_freed_memory
 from sdpo.workers.moments import place_moments
-from sdpo.workers.schedule import build_scheduler
+from sdpo.workers.schedule import Schedule
 from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ def split_over_ranks(
 
 
 class Actor:
-    """`total_optimizer_steps` fixes the learning-rate schedule."""
+    """`total_steps`: rollout batches of the run, for the learning-rate schedule."""
 
-    def __init__(self, config: Config, rank: int, world_size: int, device: str, total_optimizer_steps: int) -> None:
+    def __init__(self, config: Config, rank: int, world_size: int, device: str, total_steps: int) -> None:
         torch.manual_seed(config.trainer.seed + rank)
         self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
         actor = config.actor_rollout_ref.actor
@@ -92,7 +92,7 @@ class Actor:
         )
         folder = config.trainer.default_local_dir
         self.moments = place_moments(self.optimizer, actor.fsdp_config.optimizer_offload, device, folder)
-        self.scheduler = build_scheduler(self.optimizer, actor.optim, total_optimizer_steps)
+        self.schedule = Schedule(self.optimizer, actor.optim, total_steps)
         self.policy_version = 0
 
     def _build_teacher_module(self) -> PolicyModule:
@@ -124,8 +124,11 @@ class Actor:
                 if epoch:  # the policy is no longer the one that sampled
                     share = replace(share, traced=frozenset())
                 skipped += not self._optimizer_step(share, known, sums)
+        if self.policy_version > before:
+            self._teacher_follows("batch")
+        self.schedule.move_to(self.schedule.batches + 1)
         metrics = pool(self._over_ranks(sums))
-        metrics["actor/lr"] = self.scheduler.get_last_lr()[0]
+        metrics["actor/lr"] = self.schedule.rate
         return StepReport(self.policy_version, self.policy_version - before, skipped, metrics)
 
     def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
@@ -147,14 +150,18 @@ class Actor:
             self.moments.fetch()
             self.optimizer.step()
             self.moments.put_away()
-            self.scheduler.step()
             self.policy_version += 1
-            if self.teacher is not None:
-                self.teacher.update(self.student)
+            self._teacher_follows("optimizer_step")
         self.optimizer.zero_grad(set_to_none=True)  # now, not before the next one: the rollout can use the memory
         if self.rank == 0:  # already over all ranks
             sums.append({"actor/loss": (loss, 1.0), "actor/grad_norm": (float(norm), 1.0)})
         return finite
+
+    def _teacher_follows(self, interval: str) -> None:
+        """After an `interval` in which the student moved."""
+        settings = self.config.actor_rollout_ref.actor.self_distillation
+        if self.teacher is not None and settings.teacher_update_interval == interval:
+            self.teacher.update(self.student)
 
     def _backward(self, micro: MicroBatch, share: RankShare, old: torch.Tensor | None, sums: list[Sums]) -> float:
         """Accumulates the gradient of one micro-batch; returns its part of the loss."""

@@ -1,4 +1,4 @@
-"""The actor's part of a checkpoint: student, teacher, optimizer, scheduler, RNG, policy version, by
+"""The actor's part of a checkpoint: student, teacher, optimizer, place in the schedule, RNG, policy version, by
 `torch.distributed.checkpoint` (sharded; loads into another number of ranks)."""
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def load(actor: Actor, folder: str) -> None:
         rng_key = f"rng_{actor.rank}"
         if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
             del state[rng_key]
+        if "batches" not in present:
+            raise CheckpointError(f"checkpoint {folder}: an earlier version wrote it, without the number of batches")
         if "teacher" in state and not any(k.startswith("teacher.") for k in present):
             raise CheckpointError(
                 f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
@@ -56,7 +58,7 @@ def load(actor: Actor, folder: str) -> None:
     if "teacher" in state:
         actor.teacher.load_state(state["teacher"])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
-    _follow_settings(actor, state["scheduler"])
+    _follow_settings(actor, state["batches"])
     actor.policy_version = state["policy_version"]
     if rng_key in state:
         torch.set_rng_state(state[rng_key]["cpu"])
@@ -64,15 +66,12 @@ def load(actor: Actor, folder: str) -> None:
             torch.cuda.set_rng_state(state[rng_key]["cuda"])
 
 
-def _follow_settings(actor: Actor, saved: dict[str, Any]) -> None:
-    """The moments and the position in the schedule are the checkpoint's; rates are what this run's settings say."""
-    optim, scheduler = actor.config.actor_rollout_ref.actor.optim, actor.scheduler
-    scheduler.load_state_dict(saved | {"base_lrs": [optim.lr] * len(scheduler.base_lrs)})
-    rate = optim.lr * scheduler.lr_lambdas[0](scheduler.last_epoch)
-    scheduler._last_lr = [rate] * len(scheduler.base_lrs)
+def _follow_settings(actor: Actor, batches: int) -> None:
+    """The moments and the place in the schedule are the checkpoint's; rates are what this run's settings say."""
+    optim = actor.config.actor_rollout_ref.actor.optim
     for group in actor.optimizer.param_groups:
-        group |= {"lr": rate, "initial_lr": optim.lr, "betas": tuple(optim.betas), "eps": optim.eps}
-        group["weight_decay"] = optim.weight_decay
+        group |= {"betas": tuple(optim.betas), "eps": optim.eps, "weight_decay": optim.weight_decay}
+    actor.schedule.move_to(batches)
 
 
 def _names(folder: str) -> set[str]:
@@ -109,7 +108,7 @@ def _state(actor: Actor) -> dict[str, Any]:
     state = {
         "student": get_model_state_dict(actor.student),
         "optimizer": get_optimizer_state_dict(actor.student, actor.optimizer),
-        "scheduler": actor.scheduler.state_dict(),
+        "batches": actor.schedule.batches,
         "policy_version": actor.policy_version,
         f"rng_{actor.rank}": rng,
     }

@@ -13,9 +13,9 @@ from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
 
 
 class InlineWorkers:
-    def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
+    def __init__(self, config: Config, device: str, total_steps: int) -> None:
         self.config = config
-        self.actor = Actor(config, 0, 1, device, total_optimizer_steps)
+        self.actor = Actor(config, 0, 1, device, total_steps)
         self._weights_base = shared_memory.new_base()
         module = self.actor.student
         shares_module = config.actor_rollout_ref.rollout.name == "hf" and not isinstance(module, FSDPModule)

@@ -20,14 +20,14 @@ from sdpo.workers.rollout import Job, SamplingPlan
 
 
 class RayWorkers:
-    def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
+    def __init__(self, config: Config, device: str, total_steps: int) -> None:
         start_ray(config)
         self.config = config
         self.policy_version = 0
         self._weights_base = shared_memory.new_base()
         self._graders = grader_processes(config, worker_env())
         pool = training_pool(config, device)
-        self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_optimizer_steps)
+        self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_steps)
         self._rollouts = _group(
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )

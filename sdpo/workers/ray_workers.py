@@ -26,13 +26,13 @@ GIVE_UP = 4  # responses in a row that ended every process they were given
 class ActorRayWorker(Worker):
     """One training rank."""
 
-    def __init__(self, config: Config, device: str, total_optimizer_steps: int) -> None:
+    def __init__(self, config: Config, device: str, total_steps: int) -> None:
         super().__init__()
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:
             dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
-        self._actor = Actor(config, self.rank, self.world_size, device, total_optimizer_steps)
+        self._actor = Actor(config, self.rank, self.world_size, device, total_steps)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ready(self) -> bool:

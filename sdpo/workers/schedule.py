@@ -1,27 +1,40 @@
-"""Learning-rate schedules."""
+"""The learning rate of each rollout batch."""
 
 from __future__ import annotations
 
 import math
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from sdpo.config.schema import OptimConfig
 
 
-def build_scheduler(optimizer: Optimizer, config: OptimConfig, total_steps: int) -> LambdaLR:
-    """Linear warm-up, then constant or cosine down to `min_lr_ratio`; counted in optimizer steps."""
-    warmup = config.lr_warmup_steps
-    if warmup < 0:
-        warmup = int(config.lr_warmup_steps_ratio * total_steps)
+class Schedule:
+    """Linear warm-up, then constant or cosine down to `min_lr_ratio`.
 
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        if config.warmup_style == "constant":
+    It counts rollout batches, as verl does: how many optimizer steps a batch makes, and whether any was left out, does
+    not move it, so that it ends with the run.
+    """
+
+    def __init__(self, optimizer: Optimizer, config: OptimConfig, total_batches: int) -> None:
+        self._optimizer, self._config, self._total = optimizer, config, total_batches
+        self._warmup = config.lr_warmup_steps
+        if self._warmup < 0:
+            self._warmup = int(config.lr_warmup_steps_ratio * total_batches)
+        self.move_to(0)
+
+    def move_to(self, batches: int) -> None:
+        """Sets the rate that follows after so many batches."""
+        self.batches = batches
+        self.rate = self._config.lr * self._factor(batches)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate
+
+    def _factor(self, batches: int) -> float:
+        if batches < self._warmup:
+            return (batches + 1) / self._warmup
+        if self._config.warmup_style == "constant":
             return 1.0
-        progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-        return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    return LambdaLR(optimizer, factor)
+        progress = min(1.0, (batches - self._warmup) / max(1, self._total - self._warmup))
+        floor = self._config.min_lr_ratio
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -48,7 +48,7 @@ def example_step(example, model: str, rows, settings, steps: int):
 def framework_step(model: str, rows, settings, steps: int):
     """Loss and gradient norm of each step, the actor after them, and the gradients of the last step by name."""
     config = framework_config(model, settings)
-    actor = Actor(config, rank=0, world_size=1, device="cpu", total_optimizer_steps=10)
+    actor = Actor(config, rank=0, world_size=1, device="cpu", total_steps=10)
     gradients: dict[str, torch.Tensor] = {}
 
     def keep(*_) -> None:  # the actor frees them after the step

@@ -10,7 +10,7 @@ from sdpo.config.compose import compose
 from sdpo.errors import CheckpointError, ConfigError
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
-from sdpo.training.run import check_context, optimizer_steps, train
+from sdpo.training.run import check_context, train
 from sdpo.training.run_folder import find_resume
 
 
@@ -49,12 +49,6 @@ def test_a_finished_run_says_so_and_touches_nothing(tmp_path, capsys):
     assert train(_config(f"trainer.default_local_dir={tmp_path}", "trainer.total_training_steps=40")) == 0
     assert "complete: it is at step 40" in capsys.readouterr().out
     assert {*tmp_path.rglob("*")} - before <= {tmp_path / ".lock"}
-
-
-def test_the_schedule_counts_every_optimizer_step():
-    config = _config("data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
-    config.actor_rollout_ref.actor.ppo_epochs = 2
-    assert optimizer_steps(config, 10) == 10 * 4 * 2
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ def main(folder: str, rank: int, world: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     config, batches = torch.load(f"{folder}/input.pt", weights_only=False)
-    actor = Actor(config, rank, world, "cpu", total_optimizer_steps=10)
-    report = actor.update(split_over_ranks(batches, config.actor_rollout_ref.actor, world)[rank])
+    actor = Actor(config, rank, world, "cpu", total_steps=10)
+    for batch in batches:
+        report = actor.update(split_over_ranks(batch, config.actor_rollout_ref.actor, world)[rank])
     state, teacher = full_state_dict(actor.student), full_state_dict(actor.teacher.module)
     actor.save(f"{folder}/actor")
     if rank == 0:

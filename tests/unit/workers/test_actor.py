@@ -23,7 +23,7 @@ from sdpo.workers.actor import Actor, split_over_ranks
 
 
 def _actor(config: Config) -> Actor:
-    return Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    return Actor(config, 0, 1, "cpu", total_steps=10)
 
 
 def _update(actor: Actor, *batches: MiniBatch):
@@ -157,7 +157,7 @@ def test_different_contexts_give_a_gradient_and_none_to_the_teacher(actor_config
     assert actor.student.training
 
 
-def test_the_teacher_moves_once_per_optimizer_step_whatever_the_accumulation(actor_config, mini_batch):
+def test_the_teacher_moves_once_whatever_the_accumulation(actor_config, mini_batch):
     actor_config.actor_rollout_ref.actor.optim.lr = 0.0
     actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2  # four micro-batches
     actor = _actor(actor_config)
@@ -170,9 +170,7 @@ def test_the_teacher_moves_once_per_optimizer_step_whatever_the_accumulation(act
         torch.testing.assert_close(value, 0.05 * student[name], atol=1e-7, rtol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_schedule(
-    actor_config, mini_batch, monkeypatch
-):
+def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher(actor_config, mini_batch, monkeypatch):
     actor = _actor(actor_config)
     real = actor.student.scores
 
@@ -186,7 +184,6 @@ def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher_nor_sch
     assert (report.skipped_steps, report.optimizer_steps, report.policy_version) == (1, 0, 0)
     assert all(torch.equal(before[k], v) for k, v in full_state_dict(actor.student).items())
     assert all(torch.equal(teacher[k], v) for k, v in full_state_dict(actor.teacher.module).items())
-    assert actor.scheduler.last_epoch == 0
     monkeypatch.undo()
     assert _update(actor, mini_batch).optimizer_steps == 1
 
@@ -212,7 +209,7 @@ def test_resume_continues_bit_for_bit(actor_config, mini_batch, tmp_path):
     for _ in range(2):
         _update(resumed, mini_batch)
     assert resumed.policy_version == straight.policy_version == 4
-    assert resumed.scheduler.get_last_lr() == straight.scheduler.get_last_lr()
+    assert resumed.schedule.batches == straight.schedule.batches == 4
     for part in ("student", "teacher"):
         a, b = (x.student if part == "student" else x.teacher.module for x in (straight, resumed))
         for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
@@ -253,7 +250,8 @@ def test_the_exported_folder_is_the_student_for_any_loader(actor_config, mini_ba
     torch.testing.assert_close(loaded(ids).logits, actor.student.lm(ids).logits)
 
 
-def _run_ranks(folder: Path, world: int, config: Config, batches: list[MiniBatch]):
+def _run_ranks(folder: Path, world: int, config: Config, *batches: list[MiniBatch]):
+    """Every rank's updates with rollout batches of mini-batches; the last report, student and teacher."""
     torch.save((config, batches), folder / "input.pt")
     script = str(Path(__file__).parent / "fsdp_rank.py")
     ranks = [subprocess.Popen([sys.executable, script, str(folder), str(rank), str(world)]) for rank in range(world)]
@@ -261,14 +259,20 @@ def _run_ranks(folder: Path, world: int, config: Config, batches: list[MiniBatch
     return torch.load(folder / "result.pt", weights_only=False)
 
 
-@pytest.mark.parametrize("rows", [7, 1])  # one row: the other rank has nothing and must still join
-def test_two_fsdp_ranks_take_the_step_of_one(actor_config, mini_batch, tmp_path, rows):
+@pytest.mark.parametrize(
+    ("rows", "interval"),
+    [(7, "batch"), (1, "optimizer_step")],  # one row: the other rank has nothing and must still join
+)
+def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path, rows, interval):
     batch = MiniBatch(mini_batch.rows[:rows])
-    actor_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2
+    actor = actor_config.actor_rollout_ref.actor
+    actor.ppo_micro_batch_size_per_gpu, actor.optim.lr_warmup_steps = 2, 3
+    actor.self_distillation.teacher_update_interval = interval
     single = _actor(actor_config)
-    expected = _update(single, batch, batch)
-    report, state, teacher = _run_ranks(tmp_path, 2, actor_config, [batch, batch])
-    assert report.policy_version == 2
+    _update(single, batch, batch)
+    expected = _update(single, batch)
+    report, state, teacher = _run_ranks(tmp_path, 2, actor_config, [batch, batch], [batch])
+    assert report.policy_version == 3 and report.metrics["actor/lr"] == expected.metrics["actor/lr"] == 1e-2
     for key in ("actor/loss", "actor/grad_norm", "actor/entropy", "sdpo/divergence"):
         assert report.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
     for name, value in full_state_dict(single.student).items():

@@ -14,7 +14,7 @@ from tests.unit.models.resident import in_memory
 
 
 def _step(config, batch):
-    actor = Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    actor = Actor(config, 0, 1, "cpu", total_steps=10)
     report = actor.update(split_over_ranks([batch], config.actor_rollout_ref.actor, 1)[0])
     return actor, report.metrics
 
@@ -31,7 +31,7 @@ def test_one_rank_computes_in_the_parameter_dtype_and_keeps_float32_masters(
         assert rounded[name] == pytest.approx(exact[name], rel=0.1)
     assert {p.dtype for p in actor.student.parameters()} == {torch.float32}
     actor.save(str(tmp_path / "actor"))
-    again = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    again = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     again.load(str(tmp_path / "actor"))
     before, after = full_state_dict(actor.student), full_state_dict(again.student)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -43,7 +43,7 @@ def test_a_resumed_run_goes_on_in_the_schedule_with_the_rates_of_its_own_setting
     actor, _ = _step(actor_config, mini_batch)
     actor.save(str(tmp_path / "actor"))
     optim.lr, optim.weight_decay = 3e-3, 0.25
-    resumed = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    resumed = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     resumed.load(str(tmp_path / "actor"))
     (group,) = resumed.optimizer.param_groups
     assert group["lr"] == pytest.approx(3e-3 * 2 / 4)  # the second of four steps of warm-up
@@ -71,15 +71,15 @@ def test_a_teacher_in_a_file_is_the_same_teacher(actor_config, mini_batch, tmp_p
     distillation = actor_config.actor_rollout_ref.actor.self_distillation
     distillation.teacher_regularization = kind
     shares = split_over_ranks([mini_batch] * 3, actor_config.actor_rollout_ref.actor, 1)[0]
-    stays = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    stays = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     wanted = stays.update(shares).metrics
     distillation.teacher_offload = True
     actor_config.trainer.default_local_dir = str(tmp_path / "run")
-    offloaded = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    offloaded = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     assert offloaded.update(shares).metrics == wanted
     offloaded.save(str(tmp_path / "actor"))
     assert not any(map(in_memory, offloaded.teacher.module.parameters()))
-    resumed = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+    resumed = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     resumed.load(str(tmp_path / "actor"))
     before = stays.teacher.module.state_dict()
     for actor in (offloaded, resumed):
@@ -109,7 +109,7 @@ def test_a_teacher_kept_in_bfloat16_scores_like_one_in_float32(actor_config, min
     found = []
     for dtype in ("float32", "bfloat16"):
         actor.self_distillation.teacher_master_dtype = dtype
-        made = Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10)
+        made = Actor(actor_config, 0, 1, "cpu", total_steps=10)
         assert {p.dtype for p in made.teacher.module.parameters()} == {getattr(torch, dtype)}
         assert {p.dtype for p in made.student.parameters()} == {torch.float32}
         shares = split_over_ranks([mini_batch], actor, 1)[0]
@@ -122,7 +122,7 @@ def test_a_resumed_bfloat16_teacher_has_its_remainders_too(actor_config, mini_ba
     actor = actor_config.actor_rollout_ref.actor
     actor.fsdp_config.param_dtype = actor.self_distillation.teacher_master_dtype = "bfloat16"
     shares = split_over_ranks([mini_batch] * 2, actor, 1)[0]
-    first, second = (Actor(actor_config, 0, 1, "cpu", total_optimizer_steps=10) for _ in "12")
+    first, second = (Actor(actor_config, 0, 1, "cpu", total_steps=10) for _ in "12")
     first.update(shares)
     first.save(str(tmp_path / "actor"))
     second.load(str(tmp_path / "actor"))

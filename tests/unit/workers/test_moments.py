@@ -20,7 +20,7 @@ from tests.unit.models.resident import in_memory
 def _actor(config: Config, folder: Path, offload: bool = True) -> Actor:
     config.actor_rollout_ref.actor.fsdp_config.optimizer_offload = offload
     config.trainer.default_local_dir = str(folder)
-    return Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    return Actor(config, 0, 1, "cpu", total_steps=10)
 
 
 def _update(actor: Actor, *batches: MiniBatch) -> dict[str, float]:

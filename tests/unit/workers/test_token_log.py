@@ -18,7 +18,7 @@ from sdpo.workers.token_log import traced_rows
 
 
 def _update(config, *batches) -> None:
-    actor = Actor(config, 0, 1, "cpu", total_optimizer_steps=10)
+    actor = Actor(config, 0, 1, "cpu", total_steps=10)
     for batch in batches:
         actor.update(split_over_ranks([batch], config.actor_rollout_ref.actor, 1)[0])
 
@@ -56,7 +56,7 @@ def test_of_two_fsdp_ranks_the_first_writes_its_rows_and_neither_waits_for_the_o
     actor_config, mini_batch, tmp_path
 ):
     actor_config.trainer.default_local_dir = str(tmp_path)
-    torch.save((actor_config, [mini_batch]), tmp_path / "input.pt")
+    torch.save((actor_config, [[mini_batch]]), tmp_path / "input.pt")
     script = str(Path(__file__).parent / "fsdp_rank.py")
     ranks = [subprocess.Popen([sys.executable, script, str(tmp_path), str(rank), "2"]) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
