@@ -35,10 +35,13 @@ class RepromptBuilder:
     """Builds the teacher's prompts.
 
     The last user message becomes the reprompt template around its own text; all other messages, the tools and the
-    template options stay those of the student's prompt, and the same renderer writes both.
+    template options stay those of the student's prompt, and the same renderer writes both. `demonstrations` False:
+    feedback alone, whatever the siblings have.
     """
 
-    def __init__(self, config: SelfDistillationConfig, chat: ChatRenderer, seed: int = 0) -> None:
+    def __init__(
+        self, config: SelfDistillationConfig, chat: ChatRenderer, seed: int = 0, demonstrations: bool = True
+    ) -> None:
         section = "actor_rollout_ref.actor.self_distillation"
         if config.reprompt_truncation not in TRUNCATIONS:
             raise ConfigError(
@@ -51,6 +54,7 @@ class RepromptBuilder:
         self._config = config
         self._chat = chat
         self._seed = seed
+        self._demonstrations = demonstrations
         self._templates = Templates(config)
 
     def build(self, group: Group, step: int = 0) -> tuple[list[Reprompt | None], dict[str, float]]:
@@ -61,7 +65,7 @@ class RepromptBuilder:
         the random choice of demonstrations.
         """
         rng = random.Random(f"{self._seed}:{step}:{group.prompt.uid}")
-        sources = route(group, self._config, rng)
+        sources = route(group, self._config, rng) if self._demonstrations else [None] * len(group.samples)
         counts = dict.fromkeys(COUNTS, 0.0)
         counts["samples"] = float(len(group.samples))
         reprompts: list[Reprompt | None] = []

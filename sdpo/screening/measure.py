@@ -23,7 +23,6 @@ from sdpo.training.run import check_context, load_jobs, resolve_device
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.rollout import Job, RolloutWorker, training_plan
 
-NO_DEMONSTRATION = math.inf  # a reward that no response reaches
 TEACHER_STEP = 1  # the teacher's answers get other seeds than the student's
 
 
@@ -71,8 +70,12 @@ class Screening:
     contexts: list[Context]
 
 
+FEEDBACK_ALONE = "feedback"
+
+
 def contexts_of(settings: SelfDistillationConfig) -> dict[str, SelfDistillationConfig]:
-    """The settings that show the teacher one thing alone, everything, or what the run would show."""
+    """The settings that show the teacher one thing alone (`FEEDBACK_ALONE`: without demonstrations), everything, or
+    what the run would show."""
 
     def change(**changes: object) -> SelfDistillationConfig:
         changed = copy.copy(settings)
@@ -82,7 +85,7 @@ def contexts_of(settings: SelfDistillationConfig) -> dict[str, SelfDistillationC
 
     both = {"include_environment_feedback": True, "environment_feedback_only_without_solution": False}
     return {
-        "feedback": change(**both, success_reward_threshold=NO_DEMONSTRATION),
+        FEEDBACK_ALONE: change(**both),
         "solution": change(include_environment_feedback=False),
         "both": change(**both),
         "as configured": settings,
@@ -108,7 +111,8 @@ def screen(
         contexts = []
         for name, shown in contexts_of(settings).items():
             say(f"teacher: {name}")
-            contexts.append(context_of(name, teacher.rows(RepromptBuilder(shown, chat, config.data.seed))))
+            builder = RepromptBuilder(shown, chat, config.data.seed, demonstrations=name != FEEDBACK_ALONE)
+            contexts.append(context_of(name, teacher.rows(builder)))
     finally:
         worker.close()
     return summarize(groups, contexts, settings.success_reward_threshold)

@@ -13,7 +13,7 @@ def _status(reward: float | None) -> GradeStatus:
     return GradeStatus.OK if reward >= 0.99 else GradeStatus.WRONG
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_group() -> Callable[..., Group]:
     """A group from rewards; None is a failure of the grader. Lists give one value per sample."""
 

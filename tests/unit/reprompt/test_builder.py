@@ -4,6 +4,8 @@ import copy
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, DataError
@@ -178,3 +180,38 @@ def test_a_prompt_without_user_message_is_a_data_error(builder, make_group) -> N
     prompt = Prompt("u", ({"role": "system", "content": "s"},), "x")
     with pytest.raises(DataError, match="prompt u: no user message"):
         builder().build(make_group([1, 0], prompt=prompt))
+
+
+PRAISE = "Well done, nothing to add."
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1, 2)), min_size=1, max_size=6), st.floats(0.1, 1.5), st.data())
+def test_text_on_a_success_is_never_shown_as_that_on_an_unsuccessful_attempt(chat, make_group, rewards, bar, data):
+    """Whatever else is true of it: the threshold, partial rewards, a response cut at the limit, a lost grade."""
+    cut = data.draw(st.sets(st.integers(0, len(rewards) - 1)))
+    only_alone = data.draw(st.booleans())
+    solved = [reward is not None and reward >= bar - 1e-9 for reward in rewards]
+    group = make_group(rewards, feedback=[PRAISE if ok else "expected 4" for ok in solved], truncated=cut)
+    settings = replace(DEFAULT, success_reward_threshold=bar, environment_feedback_only_without_solution=only_alone)
+    reprompts, counts = RepromptBuilder(settings, chat).build(group)
+    for reprompt, reward, ok in zip(reprompts, rewards, solved, strict=True):
+        assert reprompt is None or PRAISE not in reprompt.text
+        assert not (ok and reprompt is not None and reprompt.used_feedback)
+        shown_alone = reward is not None and not ok and not any(solved)
+        assert reprompt is not None and reprompt.used_feedback if shown_alone else True
+    assert counts["feedback"] <= sum(reward is not None and not ok for reward, ok in zip(rewards, solved, strict=True))
+
+
+def test_of_a_lone_success_nothing_is_left_to_tell(builder, make_group) -> None:
+    reprompts, counts = builder().build(make_group([1.0], feedback=[PRAISE]))
+    assert reprompts == [None] and counts["none"] == 1
+    partial = make_group([0.7], feedback=["3 of 10 tests failed"])
+    assert builder(success_reward_threshold=0.5).build(partial)[0] == [None]
+    assert builder(success_reward_threshold=0.8).build(partial)[0][0].used_feedback
+
+
+def test_without_demonstrations_the_feedback_of_failures_is_shown_alone(chat, make_group) -> None:
+    group = make_group([1, 0], feedback=[PRAISE, "expected 4"])
+    reprompts, _ = RepromptBuilder(DEFAULT, chat, demonstrations=False).build(group)
+    assert reprompts[0] is None
+    assert reprompts[1].demonstration_index is None and reprompts[1].used_feedback
