@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 # Before anything imports torch, ray, vllm or a hub client: they read these once. Child processes inherit them.
 ENVIRONMENT = {
@@ -60,6 +63,72 @@ def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
     for item in items:
         if item.get_closest_marker(marker):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# What makes and changes itself, or is edited while the tests run. Everything else in the checkout must stay as it is.
+CACHES = {".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "node_modules"}
+SOURCES = {"sdpo", "tests", "docs", "recipes", "examples"}
+EDITED = {".py", ".md", ".yaml", ".toml", ".txt", ".js", ".css", ".html", ".sh", ""}
+RUN_LOCK = ".lock"  # of a run folder, held while its run goes on
+
+
+def footprint(checkout: Path) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+    """What each file of the checkout is, cheaply: a file that is written to, replaced or given other rights gets other
+    numbers. Left out are caches, and sources, which may be edited meanwhile. And the folders of runs that go on beside
+    the tests."""
+    found: dict[str, tuple[int, ...]] = {}
+    going_on = set()
+    for folder, folders, files in os.walk(checkout):
+        inside = Path(folder).relative_to(checkout)
+        folders[:] = [name for name in folders if name not in CACHES]
+        if RUN_LOCK in files and _held(Path(folder, RUN_LOCK)):
+            going_on.add(f"{inside}{os.sep}")
+            folders.clear()
+            continue
+        found[f"{inside}{os.sep}"] = ()
+        edited = not inside.parts or inside.parts[0] in SOURCES
+        for name in files:
+            if not (edited and Path(name).suffix in EDITED):
+                state = os.lstat(os.path.join(folder, name))
+                found[str(inside / name)] = state.st_ino, state.st_mode, state.st_size, state.st_mtime_ns
+    return found, going_on
+
+
+def _held(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tests run: run folders are relative by default, and those of the checkout are the user's."""
+    set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))  # it writes without a database, too
+    return tmp_path_factory.mktemp("own_folder")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_written_outside_of_temporary_folders(
+    request: pytest.FixtureRequest, repository: Path, own_folder: Path
+) -> Iterator[None]:
+    """Fails the module whose tests change the checkout, or leave something in the folder they run in."""
+    started = Path.cwd()
+    os.chdir(own_folder)
+    before, runs_before = footprint(repository)
+    yield
+    os.chdir(started)
+    after, runs_after = footprint(repository)
+    runs = tuple(runs_before | runs_after)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    changed = [name for name in changed if not name.startswith(runs)]
+    left = sorted(str(path.relative_to(own_folder)) for path in own_folder.rglob("*"))
+    for path in sorted(own_folder.rglob("*"), reverse=True):  # the next module starts clean
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert not changed, f"{request.path.name} changed the checkout (a path of its own is missing): {changed[:10]}"
+    assert not left, f"{request.path.name} wrote to the folder it ran in (tmp_path is missing somewhere): {left[:10]}"
 
 
 @pytest.fixture(scope="session")
