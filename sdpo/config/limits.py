@@ -39,6 +39,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "grading.sandbox_level": ("L3", "L3-", "L2", "L1"),
     "grading.feedback_style": ("plain", "leetcode"),
     "trainer.device": ("auto", "cpu", "cuda"),
+    "trainer.export_dtype": ("auto", *_DTYPES),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
     "trainer.logger": ("console", "wandb", "trackio", "tensorboard", "mlflow", "swanlab", "file"),
 }
@@ -91,6 +92,7 @@ CLOSED: dict[str, tuple[float, float]] = {
     "trainer.n_gpus_per_node": (1, _NO_LIMIT),
     "trainer.nnodes": (1, _NO_LIMIT),
     "trainer.seed": (0, _NO_LIMIT),
+    "trainer.val_success_threshold": (-_NO_LIMIT, _NO_LIMIT),
     "trainer.test_freq": (-1, _NO_LIMIT),
     "trainer.save_freq": (-1, _NO_LIMIT),
     "trainer.log_samples": (-1, _NO_LIMIT),

@@ -229,6 +229,7 @@ class TrainerConfig:
     default_local_dir: str = "runs/${trainer.project_name}/${trainer.experiment_name}"  # run folder: logs, samples, checkpoints, report
     val_before_train: bool = True  # validate the initial weights
     val_only: bool = False  # validate and stop
+    val_success_threshold: float = 1.0  # reward from which a held-out response is right, whatever the training calls a success
     test_freq: int = 10  # steps between validations, and at the end; -1: only at the end; 0: never
     save_freq: int = -1  # steps between checkpoints, and at the end; -1: only at the end; 0: never
     max_actor_ckpt_to_keep: int | None = None  # null or -1: all
@@ -236,7 +237,9 @@ class TrainerConfig:
     resume_from_path: str | None = None  # a step folder, with resume_mode=resume_path
     log_samples: int = 64  # samples written to samples.jsonl per step; -1: all
     worker_logs: bool = False  # show the output of the worker processes in the console
-    export_hf: bool = True  # write the final weights as a Hugging Face folder
+    export_hf: bool = True  # write the final weights as a Hugging Face folder, model/, and those of the best step, model_best/
+    export_dtype: str = "auto"  # of those folders: auto (each tensor as in the model that was trained) | float32 | bfloat16 | float16
+    best_metric: str | None = "val/avg@n"  # whose highest value makes the best step (n: rollout.val_kwargs.n): val/reward, val/pass@k, val/SOURCE/avg@n, ...; null: no model_best/
 
 
 @dataclass

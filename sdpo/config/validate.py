@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import logging
 import math
+import re
 
 from sdpo.config import fields, files, limits
 from sdpo.config.schema import Config, SelfDistillationConfig
@@ -20,6 +21,8 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 NOT_AVAILABLE = {
     "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
 }
+# What can make a step the best one: of these, more is better.
+BEST_METRICS = re.compile(r"val/(?:reward|passed_fraction|(?:.+/)?(?:reward|avg@(?:n|(?P<n>\d+))|pass@(?P<k>\d+)))")
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
 
@@ -275,6 +278,12 @@ def _check_trainer(config: Config) -> None:
     for name in ("project_name", "experiment_name", "default_local_dir"):
         if not getattr(trainer, name).strip():
             raise _refuse(f"trainer.{name}", getattr(trainer, name), "text that is not blank")
+    if trainer.best_metric is not None:
+        n = config.actor_rollout_ref.rollout.val_kwargs.n
+        found = BEST_METRICS.fullmatch(trainer.best_metric)
+        if not found or int(found["n"] or n) != n or int(found["k"] or 2) > n:
+            allowed = f"null, val/avg@n, val/pass@k with k <= {n}, val/reward, val/passed_fraction or val/SOURCE/..."
+            raise _refuse("trainer.best_metric", trainer.best_metric, allowed, f"n is {_ROLLOUT}.val_kwargs.n={n}")
     if not trainer.logger:
         raise _refuse("trainer.logger", [], "at least one of " + limits.allowed("trainer.logger"), "use console")
     for name in trainer.logger:

@@ -308,6 +308,22 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="dtype of a teacher without weights",
         ),
         pytest.param(
+            {"trainer.best_metric": "train/accuracy"},
+            "trainer.best_metric: got 'train/accuracy'; allowed: null, val/avg@n, val/pass@k with k <= 4, val/reward",
+            id="a best step by something that is not held out",
+        ),
+        pytest.param(
+            {"trainer.best_metric": "val/response_length"},
+            "trainer.best_metric: got 'val/response_length'; allowed: null, val/avg@n",
+            id="a best step by something of which more is not better",
+        ),
+        pytest.param(
+            {"trainer.best_metric": "val/avg@8"},
+            f"trainer.best_metric: got 'val/avg@8'; allowed: null, val/avg@n, val/pass@k with k <= 4, val/reward, "
+            f"val/passed_fraction or val/SOURCE/...; n is {ROLLOUT}.val_kwargs.n=4",
+            id="a best step by a metric that is not measured",
+        ),
+        pytest.param(
             {f"{DISTILL}.teacher_master_dtype": "bfloat16"},
             f"{DISTILL}.teacher_master_dtype: got 'bfloat16'; allowed: float32 with {ACTOR}.fsdp_config.param_dtype=",
             id="a teacher less precise than the student",
@@ -427,3 +443,8 @@ def test_resume_from_a_path_needs_the_path_the_mode_and_the_folder(tmp_path):
         f"{path}: got {str(tmp_path)!r}; allowed: null with resume_mode=auto"
     )
     validate(make({mode: "resume_path", path: str(tmp_path)}))
+
+
+@pytest.mark.parametrize("metric", [None, "val/avg@n", "val/avg@4", "val/pass@2", "val/reward", "val/gsm8k/avg@4"])
+def test_a_best_step_by_what_a_validation_measures_is_accepted(metric):
+    assert validate(make({"trainer.best_metric": metric})) is None
