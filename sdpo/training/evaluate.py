@@ -35,5 +35,4 @@ def validate(config: Config, workers: Workers, jobs: Sequence[Job]) -> tuple[lis
     groups: list[Group] = []
     for start in range(0, len(jobs), size):
         groups += workers.generate(jobs[start : start + size], plan)
-    threshold = config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
-    return groups, validation_metrics(groups, plan.n, threshold)
+    return groups, validation_metrics(groups, plan.n, config.trainer.val_success_threshold)

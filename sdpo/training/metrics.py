@@ -65,8 +65,7 @@ def train_metrics(groups: list[Group], threshold: float, samples_before: float =
         **_mean("train/mixed_group_frac", mixed),
         **_mean("train/solved_group_frac", [correct > 0 for graded, correct in counts if graded]),
         **_mean("train/prompt_length", [len(sample.prompt_ids) for sample in samples]),
-        **_mean("train/infra_error_frac", [_status(sample) is GradeStatus.INFRA_ERROR for sample in samples]),
-        **_mean("train/ungraded_frac", [sample.grade is None or not sample.grade.graded for sample in samples]),
+        **_lost("train", samples),
     }
     if tokens:
         metrics["train/response_length_max"] = max(tokens)
@@ -77,17 +76,26 @@ def train_metrics(groups: list[Group], threshold: float, samples_before: float =
 
 def validation_metrics(groups: list[Group], n: int, threshold: float) -> dict[str, float]:
     """The `val/*` metrics of n responses to each held-out prompt: avg@n (pooled over all graded responses), pass@k for
-    k = 2, 4, 8, ... and n, reward, lengths; with several data sources also `val/<source>/...` for avg@n and pass@k.
+    k = 2, 4, 8, ... and n, reward, lengths, what was lost; with several data sources also `val/<source>/...` for
+    avg@n, pass@k and reward.
 
-    pass@k is the mean over prompts with at least k graded responses.
+    pass@k is the mean over prompts with at least k graded responses. `val/graded_samples` is what avg@n divides by.
     """
-    metrics = {"val/samples": float(len(_samples(groups))), **_outcomes("val", _samples(groups), threshold)}
+    samples = _samples(groups)
+    metrics = {
+        "val/samples": float(len(samples)),
+        "val/graded_samples": float(len(_graded(samples))),
+        **_outcomes("val", samples, threshold),
+        **_lost("val", samples),
+    }
     metrics.pop("val/accuracy", None)  # it is avg@n
     metrics |= _accuracy("val", groups, n, threshold)
     sources = sorted({group.prompt.data_source for group in groups})
     if len(sources) > 1:
         for source in sources:
-            metrics |= _accuracy(f"val/{source}", [g for g in groups if g.prompt.data_source == source], n, threshold)
+            own = [group for group in groups if group.prompt.data_source == source]
+            metrics |= _accuracy(f"val/{source}", own, n, threshold)
+            metrics |= _mean(f"val/{source}/reward", [sample.grade.reward for sample in _graded(_samples(own))])
     return metrics
 
 
@@ -114,6 +122,14 @@ def _outcomes(prefix: str, samples: list[Sample], threshold: float) -> dict[str,
         **_mean(f"{prefix}/passed_fraction", [sample.grade.passed_fraction for sample in graded]),
         **_mean(f"{prefix}/response_length", [len(sample.response_ids) for sample in samples]),
         **_mean(f"{prefix}/truncated_frac", [sample.truncated for sample in samples]),
+    }
+
+
+def _lost(prefix: str, samples: list[Sample]) -> dict[str, float]:
+    """Shares of what no average holds: the grader failed, or the row cannot be graded."""
+    return {
+        **_mean(f"{prefix}/infra_error_frac", [_status(sample) is GradeStatus.INFRA_ERROR for sample in samples]),
+        **_mean(f"{prefix}/ungraded_frac", [sample.grade is None or not sample.grade.graded for sample in samples]),
     }
 
 

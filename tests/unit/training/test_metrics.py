@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sdpo.config.compose import compose
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
+from sdpo.training.evaluate import validate
 from sdpo.training.metrics import is_success, pass_at_k, success_counts, train_metrics, validation_metrics
 
 
@@ -137,4 +142,43 @@ def test_no_samples_at_all_give_counts_and_no_division_by_zero():
         "train/step_groups": 0,
         "train/step_tokens": 0,
     }
-    assert validation_metrics([], n=4, threshold=1.0) == {"val/samples": 0}
+    assert validation_metrics([], n=4, threshold=1.0) == {"val/samples": 0, "val/graded_samples": 0}
+
+
+def test_two_right_and_two_lost_held_out_responses_are_not_simply_all_right():
+    metrics = validation_metrics([group("a", 1, 1, None, None)], n=4, threshold=1.0)
+    assert metrics["val/avg@4"] == 1.0
+    assert (metrics["val/samples"], metrics["val/graded_samples"]) == (4, 2)
+    assert (metrics["val/infra_error_frac"], metrics["val/ungraded_frac"]) == (0.5, 0.5)
+
+
+@given(st.lists(st.lists(st.sampled_from([0, 0.3, 1, None, "bad row"]), min_size=1, max_size=4), min_size=1))
+def test_what_is_right_and_what_is_lost_add_up_to_what_was_sampled(rows):
+    groups = []
+    for uid, rewards in enumerate(rows):
+        bad = GradeStatus.INVALID_GOLD
+        samples = [sample(str(uid), i, *((None, bad) if r == "bad row" else (r,))) for i, r in enumerate(rewards)]
+        groups.append(Group(Prompt(str(uid), (), "s"), samples))
+    flat = [reward for rewards in rows for reward in rewards]
+    metrics = validation_metrics(groups, n=4, threshold=1.0)
+    assert metrics["val/samples"] == len(flat)
+    assert metrics["val/samples"] * (1 - metrics["val/ungraded_frac"]) == pytest.approx(metrics["val/graded_samples"])
+    assert metrics["val/infra_error_frac"] == flat.count(None) / len(flat)
+    right = metrics.get("val/avg@4", 0.0) * metrics["val/graded_samples"]
+    assert right == pytest.approx(flat.count(1))
+
+
+def test_mean_rewards_stand_beside_the_accuracy_of_every_source():
+    groups = [group("a", 0.2, 0.4, source="essays"), group("b", 0, 1, source="programs")]
+    metrics = validation_metrics(groups, n=2, threshold=1.0)
+    assert (metrics["val/essays/avg@2"], metrics["val/essays/reward"]) == (0.0, pytest.approx(0.3))
+    assert metrics["val/reward"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("training", [0.1, 0.5, 1.0, 5.0])
+def test_held_out_accuracy_does_not_depend_on_what_the_training_calls_a_success(training):
+    settings = ["trainer.val_success_threshold=0.5"]
+    config = compose([*settings, f"actor_rollout_ref.actor.self_distillation.success_reward_threshold={training}"])
+    workers = SimpleNamespace(generate=lambda jobs, plan: [group("a", 0.6, 0.4, 1, 0)])
+    groups, metrics = validate(config, workers, ["job"])
+    assert metrics["val/avg@4"] == 0.5 and len(groups) == 1
