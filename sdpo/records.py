@@ -179,3 +179,4 @@ class StepReport:
     optimizer_steps: int
     skipped_steps: int  # non-finite gradient: neither student nor teacher moved
     metrics: dict[str, float] = field(default_factory=dict)
+    tokens: list[dict[str, Any]] = field(default_factory=list)  # lines of tokens.jsonl, without their step

@@ -21,6 +21,8 @@ DROPPED_FILE = "dropped_rows.jsonl"
 CONFIG_FILE = "resolved_config.yaml"
 STATE_FILE = "run.json"
 REPORT_FILE = "report.html"
+MODEL_BEST = "model_best"  # the exported weights of the best step
+BEST_FILE = "best.json"  # in it: {"metric", "step", "value"}
 
 _VALIDATION_NAME = re.compile(r"^val/avg@(\d+)$")
 _THRESHOLD = "actor_rollout_ref.actor.self_distillation.success_reward_threshold"

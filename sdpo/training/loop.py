@@ -14,6 +14,7 @@ from sdpo.records import GradeStatus, Group
 from sdpo.tracking.run_log import RunLog
 from sdpo.tracking.timing import PhaseTimer
 from sdpo.training import checkpoint
+from sdpo.training.best import BestModel
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
@@ -42,6 +43,7 @@ class TrainingLoop:
         self.step, self.samples = state.step, state.samples
         self.timer = PhaseTimer(show=log.phase)
         self.checkpoints = checkpoints_of(config)
+        self.best = BestModel(config, workers.export, state.best, log.note)
 
     def run(self) -> None:
         """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
@@ -68,6 +70,7 @@ class TrainingLoop:
         self._stop_if_grading_is_down(groups)
         with self.timer("update"):
             report = self.workers.update(batch)
+        self.log.tokens(step, report.tokens)
         with self.timer("sync"):
             self.workers.sync_weights()
         self.step = step
@@ -82,6 +85,8 @@ class TrainingLoop:
         if _due(step, last, self.config.trainer.test_freq):
             with self.timer("validate"):
                 metrics |= self._validate("val_after" if last else "val")
+            with self.timer("export"):
+                self.best.offer(step, metrics)
         # The log comes first: a checkpoint never stands for a step that the log does not know.
         self.log.metrics(step, metrics | self._timing(groups))
         if _due(step, last, self.config.trainer.save_freq):
@@ -118,9 +123,10 @@ class TrainingLoop:
             )
 
     def _save(self) -> None:
-        state = TrainerState(self.step, self.workers.policy_version, self.samples)
+        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.best.best)
         keep = self.config.trainer.max_actor_ckpt_to_keep
         checkpoint.save(self.checkpoints, state, self.workers.save, keep, to_yaml(self.config))
+        self.best.prune()
 
 
 def _due(step: int, last: bool, every: int) -> bool:

@@ -17,13 +17,16 @@ from sdpo.config import fields
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError, problem
 from sdpo.tracking.history import (
+    BEST_FILE,
     CONFIG_FILE,
     DROPPED_FILE,
     METRICS_FILE,
+    MODEL_BEST,
     REPORT_FILE,
     SAMPLES_FILE,
     STATE_FILE,
     TOKENS_FILE,
+    read_json,
 )
 from sdpo.training import checkpoint
 
@@ -32,7 +35,7 @@ LOCK = ".lock"
 # What a run leaves; anything else in the folder is the user's.
 LEFT_BY_A_RUN = (
     METRICS_FILE, SAMPLES_FILE, TOKENS_FILE, DROPPED_FILE, CONFIG_FILE, STATE_FILE, REPORT_FILE, CHECKPOINTS, MODEL,
-    "tensorboard",
+    MODEL_BEST, "tensorboard",
 )  # fmt: skip
 EARLIER = "earlier"  # earlier/1, earlier/2, ...: what was in the folder when a new run began in it
 _ACTOR = "actor_rollout_ref.actor"
@@ -129,11 +132,12 @@ def put_aside(run_dir: Path, resume: Path | None) -> Path | None:
     """
     copies: list[Path] = []
     if resume is not None and resume.resolve().parent == (run_dir / CHECKPOINTS).resolve():
-        step = checkpoint.read_state(resume).step
-        going = [p for p in checkpoint.complete(resume.parent) if checkpoint.number(p) > step]
+        state, best = checkpoint.read_state(resume), run_dir / MODEL_BEST
+        going = [p for p in checkpoint.complete(resume.parent) if checkpoint.number(p) > state.step]
         if going:
             copies = [p for name in LEFT_BY_A_RUN if (p := run_dir / name).is_file()]
             going += [p for p in (run_dir / MODEL,) if p.exists()]
+            going += [best] if best.exists() and read_json(best / BEST_FILE) != state.best else []
     else:
         going = [p for name in LEFT_BY_A_RUN if (p := run_dir / name).exists()]
     if not going:

@@ -73,9 +73,7 @@ class Actor:
         self.vocab_size = len(tokenizer)
         self.token_log = None
         if config.trainer.log_samples:
-            self.token_log = TokenLog(
-                config.trainer.default_local_dir, tokenizer, config.actor_rollout_ref.rollout.temperature
-            )
+            self.token_log = TokenLog(tokenizer, config.actor_rollout_ref.rollout.temperature)
         self.student = self._build_module()
         if self.why_padded is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
@@ -129,7 +127,8 @@ class Actor:
         self.schedule.move_to(self.schedule.batches + 1)
         metrics = pool(self._over_ranks(sums))
         metrics["actor/lr"] = self.schedule.rate
-        return StepReport(self.policy_version, self.policy_version - before, skipped, metrics)
+        tokens = self.token_log.take() if self.token_log else []
+        return StepReport(self.policy_version, self.policy_version - before, skipped, metrics, tokens)
 
     def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
         """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
@@ -170,7 +169,7 @@ class Actor:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
         scores = self.student.scores(micro.student.to(self.device), in_place=not micro.filler)
         if self.token_log and teacher_scores is not None and share.traced and not micro.filler:
-            self.token_log.write(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
+            self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
         output = self.algorithm.loss(scores, teacher_scores, batch)
@@ -227,7 +226,8 @@ class Actor:
 
         state = full_state_dict(self.student)
         if self.rank == 0:
-            export_hf(self.student.lm, state, self.config.actor_rollout_ref.model, folder)
+            dtype = self.config.trainer.export_dtype
+            export_hf(self.student.lm, state, self.config.actor_rollout_ref.model, folder, dtype)
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)

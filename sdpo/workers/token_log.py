@@ -6,9 +6,7 @@ and no forward pass. A line belongs to the line of samples.jsonl with the same p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,6 @@ import torch
 from sdpo.algorithms.policy import loss_temperature
 from sdpo.algorithms.scores import Scores
 from sdpo.records import TrainRow
-from sdpo.tracking.history import TOKENS_FILE
 
 MAX_TOKENS = 2048  # of one response
 _CHUNK = 64  # tokens whose logits exist at once
@@ -41,24 +38,21 @@ def traced_rows(rows: Sequence[TrainRow], available: Sequence[TrainRow]) -> froz
 
 
 class TokenLog:
-    """Appends to tokens.jsonl in `run_dir`, where that folder exists; a run's first update starts the file afresh."""
+    """Notes the lines of tokens.jsonl. The controller writes them: it holds the run folder, a worker does not."""
 
-    def __init__(self, run_dir: Path | str, tokenizer: Any, temperature: float) -> None:
-        self._path = Path(run_dir) / TOKENS_FILE
+    def __init__(self, tokenizer: Any, temperature: float) -> None:
         self._tokenizer, self._temperature = tokenizer, loss_temperature(temperature)
-        self._started = False
+        self._lines: list[dict[str, Any]] = []
 
-    def write(
+    def note(
         self, version: int, rows: Sequence[TrainRow], chosen: frozenset[RowKey], student: Scores, teacher: Scores
     ) -> None:
         """`student` and `teacher` score the response tokens of `rows`, flat in row order; `version` sampled them."""
-        if not self._path.parent.is_dir():
-            return
-        lines, start = [], 0
+        start = 0
         for row in rows:
             ids = row.response_ids[:MAX_TOKENS]
             if (row.prompt_uid, row.sample_index) in chosen:
-                record = {
+                line = {
                     "policy_version": version,
                     "uid": row.prompt_uid,
                     "index": row.sample_index,
@@ -66,11 +60,13 @@ class TokenLog:
                     "student": self._log_probs(student, ids, start),
                     "teacher": self._log_probs(teacher, ids, start),
                 }
-                lines.append(json.dumps(record, ensure_ascii=True) + "\n")
+                self._lines.append(line)
             start += len(row.response_ids)
-        with self._path.open("a" if version or self._started else "w", encoding="ascii") as file:
-            file.write("".join(lines))
-        self._started = True
+
+    def take(self) -> list[dict[str, Any]]:
+        """What was noted since the last call."""
+        taken, self._lines = self._lines, []
+        return taken
 
     @torch.no_grad()
     def _log_probs(self, scores: Scores, ids: Sequence[int], start: int) -> list[float]:

@@ -22,6 +22,7 @@ COMMAND = [
     "trainer.val_before_train=false",
     "trainer.total_training_steps=4",
     "trainer.save_freq=1",
+    "trainer.test_freq=1",
     "trainer.max_actor_ckpt_to_keep=2",
 ]
 
@@ -35,8 +36,10 @@ def _run(folder: Path, *, die_in: str | None = None) -> int:
     return subprocess.run([*program, *COMMAND, f"trainer.default_local_dir={folder}"], timeout=280).returncode
 
 
-def _weights(folder: Path) -> bytes:
-    return (folder / "model" / "model.safetensors").read_bytes()
+def _weights(folder: Path) -> list[bytes]:
+    """Of the last step and of the best one, and which that was."""
+    files = ("model/model.safetensors", "model_best/model.safetensors", "model_best/best.json")
+    return [(folder / file).read_bytes() for file in files]
 
 
 def _steps(folder: Path) -> list[int]:
@@ -60,7 +63,7 @@ def test_a_run_killed_in_the_middle_of_a_phase_ends_like_an_unbroken_one(unbroke
     assert _run(tmp_path) == 0
     assert _weights(tmp_path) == _weights(unbroken)
     assert _steps(tmp_path) == _steps(unbroken) == [1, 2, 3, 4]
-    assert [p.name for p in sorted(tmp_path.glob("checkpoints/*"))] == ["step_3", "step_4"]
+    assert [p.name for p in sorted(tmp_path.glob("checkpoints/step_*"))] == ["step_3", "step_4"]
 
     def responses(folder: Path) -> list[tuple]:
         lines = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())

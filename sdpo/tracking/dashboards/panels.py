@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sdpo.records import GradeStatus
+from sdpo.tracking.timing import PHASES
 from sdpo.tracking.trackers import STEP_AXIS
 
 CLOCK, SAMPLES = "timing/elapsed_s", "train/samples"
@@ -96,7 +97,7 @@ def sections(n: int = 4) -> list[Section]:
             (
                 Panel(
                     "Seconds of a step",
-                    tuple(f"timing/{phase}_s" for phase in ("rollout", "update", "sync", "validate", "checkpoint")),
+                    tuple(f"timing/{phase}_s" for phase in PHASES),
                     y_title="s",
                     stacked=True,
                 ),

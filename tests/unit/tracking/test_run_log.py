@@ -70,14 +70,17 @@ def test_crash_after_step_14_and_resume_from_10_leaves_each_step_once_though_the
             step, {"train/accuracy": step / 100, "train/samples": 8 * step, "timing/elapsed_s": 10.0 * step}
         )
         crashed.samples(step, [make_group(f"p{step}", [1.0])])
+        crashed.tokens(step, [{"policy_version": step - 1, "uid": f"p{step}"}])
     with RunLog(tmp_path, config, resume_step=10, console=RunConsole(io.StringIO())) as log:
         assert log.last["train/samples"] == 80
         for step in range(11, 21):
             log.metrics(step, {"train/accuracy": step / 100})
             log.samples(step, [make_group(f"p{step}", [1.0])])
+            log.tokens(step, [{"policy_version": step - 1, "uid": f"p{step}"}])
     lines = read_jsonl(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 21))
-    assert [line["step"] for line in read_jsonl(tmp_path / "samples.jsonl")] == list(range(1, 21))
+    for name in ("samples.jsonl", "tokens.jsonl"):
+        assert [line["step"] for line in read_jsonl(tmp_path / name)] == list(range(1, 21))
     elapsed = [line["timing/elapsed_s"] for line in lines]
     assert elapsed == sorted(elapsed)
     assert elapsed[10] >= 100.0

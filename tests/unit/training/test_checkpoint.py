@@ -65,7 +65,7 @@ def test_checkpoints_of_before_a_resume_count_towards_the_limit(tmp_path):
     assert [p.name for p in checkpoint.complete(tmp_path)] == ["step_3", "step_4"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "no marker", "bad json", "a step that is no number"])
+@pytest.mark.parametrize("damage", ["missing", "no marker", "bad json", "a step that is no number", "no best"])
 def test_an_unusable_checkpoint_is_a_checkpoint_error(tmp_path, damage):
     folder = _save(tmp_path, 1)
     if damage == "missing":
@@ -74,6 +74,8 @@ def test_an_unusable_checkpoint_is_a_checkpoint_error(tmp_path, damage):
         (folder / checkpoint.MARKER).unlink()
     elif damage == "bad json":
         (folder / checkpoint.STATE).write_text("{")
+    elif damage == "no best":
+        (folder / checkpoint.STATE).write_text('{"step": 3, "policy_version": 3, "samples": 8, "best": [1]}')
     else:
         (folder / checkpoint.STATE).write_text('{"step": "3", "policy_version": 3, "samples": 8}')
     with pytest.raises(CheckpointError, match=folder.name):

@@ -28,7 +28,8 @@ def _checkpoint(run: Path, step: int, config_yaml: str = "") -> Path:
 def _old_run(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 1}\n')
     (run / "run.json").write_text("{}")
-    (run / "model").mkdir(exist_ok=True)
+    for name in ("model", "model_best"):
+        (run / name).mkdir(exist_ok=True)
     (run / "report.html").write_text("old")
     (run / "notes.txt").write_text("mine")
     _checkpoint(run, 5)
@@ -79,7 +80,9 @@ def test_going_back_to_an_older_checkpoint_moves_the_newer_ones_away(tmp_path):
     older, newer = _checkpoint(tmp_path, 4), _checkpoint(tmp_path, 10)
     _old_run(tmp_path)
     assert run_folder.put_aside(tmp_path, older) == tmp_path / "earlier" / "1"
-    assert older.is_dir() and not newer.exists() and not (tmp_path / "model").exists()
+    assert older.is_dir() and not newer.exists()
+    assert not (tmp_path / "model").exists() and not (tmp_path / "model_best").exists()
+    assert (tmp_path / "earlier/1/model_best").is_dir()
     assert (tmp_path / "earlier/1/checkpoints/step_10" / checkpoint.MARKER).exists()
     log, copy = tmp_path / "metrics.jsonl", tmp_path / "earlier/1/metrics.jsonl"
     assert log.read_text() == copy.read_text() == '{"step": 1}\n'

@@ -20,6 +20,7 @@ def main(folder: str, rank: int, world: int) -> None:
         report = actor.update(split_over_ranks(batch, config.actor_rollout_ref.actor, world)[rank])
     state, teacher = full_state_dict(actor.student), full_state_dict(actor.teacher.module)
     actor.save(f"{folder}/actor")
+    actor.export(f"{folder}/model_best")
     if rank == 0:
         torch.save((report, state, teacher), f"{folder}/result.pt")
     dist.destroy_process_group()

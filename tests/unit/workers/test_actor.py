@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
@@ -273,6 +274,8 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
     expected = _update(single, batch)
     report, state, teacher = _run_ranks(tmp_path, 2, actor_config, [batch, batch], [batch])
     assert report.policy_version == 3 and report.metrics["actor/lr"] == expected.metrics["actor/lr"] == 1e-2
+    exported = load_file(tmp_path / "model_best/model.safetensors")
+    assert exported and all(torch.equal(tensor, state[name]) for name, tensor in exported.items())
     for key in ("actor/loss", "actor/grad_norm", "actor/entropy", "sdpo/divergence"):
         assert report.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
     for name, value in full_state_dict(single.student).items():

@@ -84,7 +84,7 @@ def test_a_teacher_in_a_file_is_the_same_teacher(actor_config, mini_batch, tmp_p
     before = stays.teacher.module.state_dict()
     for actor in (offloaded, resumed):
         assert all(torch.equal(tensor, before[name]) for name, tensor in actor.teacher.module.state_dict().items())
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["tokens.jsonl"]  # the weights' file has no name
+    assert not list((tmp_path / "run").iterdir())  # the weights' file has no name
 
 
 def test_offload_is_refused_on_a_cpu_where_it_means_nothing(actor_config):

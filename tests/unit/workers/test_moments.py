@@ -61,7 +61,7 @@ def test_moments_in_a_file_are_the_same_moments(actor_config, mini_batch, tmp_pa
         assert not _only_in_file(stays)
     assert all(map(torch.Tensor.any, _moments(offloaded)))
     _assert_equal_bits(offloaded, stays)
-    assert [file.name for file in (tmp_path / "True").iterdir()] == ["tokens.jsonl"]  # the moments' file has no name
+    assert not list((tmp_path / "True").iterdir())  # the moments' file has no name
 
 
 def test_every_pass_finds_the_moments_out_of_memory(actor_config, mini_batch, tmp_path):
