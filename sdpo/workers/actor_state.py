@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from sdpo.errors import CheckpointError
 from sdpo.models.load import first_line
+from sdpo.workers.checkpoint_reader import CheckpointReader, EntryPlanner
 
 if TYPE_CHECKING:
     from sdpo.workers.actor import Actor
@@ -51,7 +52,12 @@ def load(actor: Actor, folder: str) -> None:
                 f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
             )
         with _quiet():
-            dcp.load(state, checkpoint_id=folder, no_dist=actor.world_size == 1)
+            dcp.load(
+                state,
+                storage_reader=CheckpointReader(folder),
+                planner=EntryPlanner(),
+                no_dist=actor.world_size == 1,
+            )
     except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
     set_model_state_dict(actor.student, state["student"])
@@ -77,7 +83,7 @@ def _follow_settings(actor: Actor, batches: int) -> None:
 def _names(folder: str) -> set[str]:
     """What a checkpoint holds. Raises CheckpointError when its index is damaged."""
     try:
-        return set(dcp.FileSystemReader(folder).read_metadata().state_dict_metadata)
+        return set(CheckpointReader(folder).read_metadata().state_dict_metadata)
     except Exception as error:  # the index is a pickle: damaged, it raises whatever its bytes happen to say
         raise CheckpointError(f"checkpoint {folder}: its index cannot be read ({first_line(error)})") from error
 
