@@ -7,8 +7,12 @@ import re
 import warnings
 from dataclasses import dataclass
 
-FENCE = re.compile(r" {0,3}(`{3,}+(?=[^`]*+$)|~{3,}+)(.*)", re.DOTALL)  # backticks after ``` make it inline code
-PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2"})
+# Inside quotes and lists a fence stands behind "> " and "1. "; backticks after ``` make it inline code.
+FENCE = re.compile(
+    r"((?:[ \t]*+>)*+[ \t]*+)((?:[-*+]|[0-9]{1,9}[.)])[ \t]++)?+(`{3,}+(?=[^`]*+$)|~{3,}+)(.*)", re.DOTALL
+)
+INFO = re.compile(r"\{?\s*+(?:#[\w-]*+\s++)?\.?([\w+#-]+)")  # python title="x", {.python}, {python}, python:main.py
+PYTHON = re.compile(r"i?py(?:thon)?[0-9]*")
 LARGEST_PARSE = 200_000  # characters of one block, and of all attempts to find a longer one together
 SOURCE_NAME = "answer.py"
 # The parser warns of odd escapes in what models write; set once, because catch_warnings() is not made for threads.
@@ -32,15 +36,21 @@ def tagged(text: str, tag: str) -> list[str]:
 @dataclass(frozen=True)
 class Fence:
     line: int
+    before: str  # blanks and quote marks
+    bullet: str  # of the list item that begins with the fence
     marker: str
     info: str
 
     def closes(self, opening: Fence) -> bool:
-        return not self.info and self.marker[0] == opening.marker[0] and len(self.marker) >= len(opening.marker)
+        alone = not self.info and not self.bullet
+        near = len(self.before) <= len(opening.before) + len(opening.bullet) + 3  # deeper ones stand in a docstring
+        return alone and near and self.marker[0] == opening.marker[0] and len(self.marker) >= len(opening.marker)
 
     @property
     def language(self) -> str:
-        return re.split(r"[\s{]", self.info.lower(), maxsplit=1)[0]
+        """In lower case; "python" for all its names."""
+        named = INFO.match(self.info.lower())
+        return "" if named is None else "python" if PYTHON.fullmatch(named[1]) else named[1]
 
 
 def extract_code(text: str, truncated: bool = False) -> str | None:
@@ -57,10 +67,10 @@ def extract_code(text: str, truncated: bool = False) -> str | None:
         longer = _longer_parse(lines, fences, blocks)
         if longer is not None:
             return longer
-        rest = "\n".join(lines[dangling.line + 1 :])
         if truncated:
             return None
-        if dangling.language in PYTHON_TAGS and parses(rest):
+        rest = _between(lines, dangling)
+        if dangling.language == "python" and parses(rest):
             return rest
     chosen = _last(blocks)
     if chosen is None:
@@ -79,7 +89,9 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 def _fences(text: str) -> tuple[list[str], list[Fence]]:
     lines = text.replace("\r\n", "\n").split("\n")
-    return lines, [Fence(i, m[1], m[2].strip(" \t")) for i, line in enumerate(lines) if (m := FENCE.match(line))]
+    return lines, [
+        Fence(i, m[1], m[2] or "", m[3], m[4].strip(" \t")) for i, line in enumerate(lines) if (m := FENCE.match(line))
+    ]
 
 
 def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]:
@@ -96,7 +108,7 @@ def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]
 
 
 def _last(blocks: list[tuple[Fence, Fence]]) -> tuple[Fence, Fence] | None:
-    tagged = [block for block in blocks if block[0].language in PYTHON_TAGS]
+    tagged = [block for block in blocks if block[0].language == "python"]
     plain = [block for block in blocks if not block[0].info]
     return (tagged or plain or [None])[-1]
 
@@ -117,8 +129,24 @@ def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fenc
     return None
 
 
-def _between(lines: list[str], opening: Fence, closing: Fence) -> str:
-    return "\n".join(lines[opening.line + 1 : closing.line])
+def _between(lines: list[str], opening: Fence, closing: Fence | None = None) -> str:
+    """The content of a block without the quote marks and the indentation that it has from where it stands."""
+    content = lines[opening.line + 1 : None if closing is None else closing.line]
+    quotes = opening.before.count(">")
+    if quotes:
+        content = [re.sub(rf"(?:[ \t]*+>){{0,{min(quotes, 99)}}}+ ?", "", line, count=1) for line in content]
+    depth = len(opening.before.rpartition(">")[2].removeprefix(" " if quotes else "")) + len(opening.bullet)
+    first = next((line for line in content if line.strip()), "")
+    own = len(first) - len(first.lstrip(" \t"))
+    if not depth and not own:
+        return "\n".join(content)
+    # As it is, less the fence's indentation (Markdown's rule), less that of the first line: what Python can read.
+    choices = ["\n".join(_outdented(line, by) for line in content) for by in dict.fromkeys((0, depth, own))]
+    return next(filter(parses, choices), choices[min(1, len(choices) - 1)])
+
+
+def _outdented(line: str, by: int) -> str:
+    return line[min(by, len(line) - len(line.lstrip(" \t"))) :]
 
 
 def parses(code: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
@@ -11,13 +12,32 @@ from sdpo.records import Grade, GradeStatus, Prompt
 from .extract import tagged
 from .result import failed, passed, ungraded
 
-# Possessive (*+) wherever two repetitions of the same character meet: a model may write a million blanks.
-BOXED = re.compile(r"\\boxed\s*+\{\s*+(?:\\text\s*+\{\s*+)?\(?([A-Za-z])\)?\.?\s*+\}?\s*+\}")
-STATED = re.compile(
-    r"(?:final\s+answer|correct\s+(?:answer|option|choice)|answer)\s*+(?:is|:|=)+\s*+(?:option|choice)?\s*+"
-    r"[*_`]*+\(?([A-Za-z])\)?[*_`]*+(?=[\s.,;:!)]|$)",
+# What may stand around a letter and says nothing: LaTeX styles and math shifts, Markdown, quotes, HTML.
+COLOUR = re.compile(r"\\(?:text)?color\s*+\{[^{}]{0,40}+\}")
+WRAPPER = re.compile(
+    r"\\(?:text[a-z]*+|math[a-z]*+|[mfh]box|operatorname|underline|emph|boldsymbol|bm|pmb|displaystyle|left|right"
+    r"|bf|it|rm|sf|tt|em|[Bb]ig[gG]?[lr]?|[Ll]arge|LARGE|[Hh]uge)(?![A-Za-z])\*?"
+    r"|\\[()\[\]]|</?(?:b|strong|i|em|u|code|span|p|mark|sup|sub)\s*+/?>|[{}$*_`\"'“”‘’«»‹›„]",
     re.IGNORECASE,
 )
+SPACE = re.compile(r"\\(?:[,;:! ]|q?quad(?![A-Za-z]))|~")
+ALIKE = str.maketrans(
+    dict(zip("[]【】〔〕「」『』。、", "()()()()().,")) | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff")
+)
+BRACKETED = re.compile(r"(?<!\()\(++([A-Za-z])(?:[.\s]*+\))++")  # ((B.)) is (B)
+BRACE = re.compile(r"\\(?:boxed|fbox)(?:\s*+\{|\s++([A-Za-z])(?![A-Za-z]))|\\[{}\\]|[{}]")
+OPEN, CLOSE = "\ue010", "\ue011"  # private characters: the two ends of a box
+BOXED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*+){CLOSE}")
+# Possessive (*+) wherever two repetitions of the same character meet: a model may write a million blanks.
+STATED = re.compile(
+    r"(?:final\s++answer|correct\s++(?:answer|option|choice)|answer)(?:\s*+(?:is|:|=))++\s*+"
+    r"(?:(?:option|choice)\b)?+\s*+:?\s*+\(?+\s*+([A-Za-z])\s*+\)?+(?=[\s.,;:!]|$)",
+    re.IGNORECASE,
+)
+NAMED = re.compile(r"(?:option|choice|answer)(?:\s*+:\s*+|\s++)", re.IGNORECASE)
+FIRST = re.compile(r"\(\s*+([A-Za-z])\s*+\)|([A-Za-z])(?=[^\S\n]*+[.:),\-\n]|\s*+$)|([B-HJ-Zb-z])(?=\s++\S)")
+ALONE = re.compile(r"[#>\s-]*+(?:(?i:option|choice)\s++)?+\(?([A-Z])\)?[.:\s]*+")
+BETWEEN = re.compile(r"[\s$.,;&/+|*()]*+(?:(?:and|or)\b[\s$.,;*()]*+)?+", re.IGNORECASE)
 NO_ANSWER = "No answer was found in the response. Give the letter of the chosen option as <answer>LETTER</answer>."
 CUT_OFF = "The response was cut off before its answer."
 
@@ -51,48 +71,91 @@ def read_gold(truth: Any) -> tuple[str, int] | None:
 def extract_letter(answer: str, choices: int, tags_required: bool = False) -> str | None:
     """The chosen letter in upper case, None when there is none. The last tagged answer decides; without tags a clear
     statement ("the answer is C", "\\boxed{C}", a last line that is only a letter) is taken, so an article or the
-    pronoun I is not."""
+    pronoun I is not. What stands around a letter (`plain`) does not matter."""
     answers = tagged(answer, "answer")
     if answers:
         return from_tag(answers[-1], choices)
     if tags_required or "<answer>" in answer.lower():
         return None
-    allowed = letters(choices)
-    stated = [m for pattern in (BOXED, STATED) for m in pattern.finditer(answer)]
-    last = max(stated, key=lambda m: m.start(), default=None)
-    if last is not None and last[1].upper() in allowed and not _is_word(last, answer):
-        return last[1].upper()
-    lines = [line.strip().strip("*_`").strip() for line in answer.strip().splitlines() if line.strip()]
-    alone = re.fullmatch(r"\(?([A-Z])\)?\.?", lines[-1]) if lines else None
-    return alone[1] if alone and alone[1] in allowed else None
-
-
-def _is_word(match: re.Match[str], text: str) -> bool:
-    """ "the answer is a matter of taste": a lower-case letter followed by another word is an article."""
-    return match[1] in "aI" and bool(re.match(r"\)?[*_`]*\s+[a-z]", text[match.end(1) :]))
+    text = plain(answer)
+    found = sorted([*_stated(text), *((m.start(), m.end(), _leading(m[1])) for m in BOXED.finditer(text))])
+    if found:
+        start, _, letter = found[-1]
+        for _, end, other in found[-2:-1]:
+            if other != letter and BETWEEN.fullmatch(text, end, start):
+                return None  # "\\boxed{A} or \\boxed{B}"
+        if letter is not None and letter in letters(choices):
+            return letter
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    alone = ALONE.fullmatch(lines[-1]) if lines else None
+    return alone[1] if alone and alone[1] in letters(choices) else None
 
 
 def from_tag(content: str, choices: int) -> str | None:
     """B, b, (B), B., **B**, "B. mitochondria", "B: text"; "ABCD" or "A or B" is no answer."""
-    text = content.strip().strip("*_`$ \n\t")
-    boxed = BOXED.fullmatch(text)
-    if boxed:
-        text = boxed[1]
-    text = re.sub(r"^(?:option|choice|answer)\s*:?\s+", "", text, flags=re.IGNORECASE)
-    match = re.match(r"\(\s*([A-Za-z])\s*\)|([A-Za-z])(?=\s*[.:),\]\-\n]|\s*$)|([B-HJ-Zb-z])(?=\s+\S)", text)
+    letter = _leading(_tight(plain(content).replace(OPEN, "").replace(CLOSE, "")))
+    return letter if letter is not None and letter in letters(choices) else None
+
+
+def plain(text: str) -> str:
+    """The text without styles, math shifts, emphasis and quotes, full-width letters as ordinary ones, boxes between
+    `OPEN` and `CLOSE`."""
+    text = unicodedata.normalize("NFKC", text.replace(OPEN, "").replace(CLOSE, "")).translate(ALIKE)
+    return _tight(SPACE.sub(" ", WRAPPER.sub("", COLOUR.sub("", _boxes_marked(text)))))
+
+
+def _tight(text: str) -> str:
+    return BRACKETED.sub(r"(\1)", re.sub(r"(?<=\()\s++", "", text))
+
+
+def _boxes_marked(text: str) -> str:
+    """A box that is never closed stays as it is."""
+    spans: list[tuple[int, int, str]] = []  # what is replaced
+    braces: list[re.Match[str]] = []
+    for match in BRACE.finditer(text):
+        if match[1]:
+            spans.append((match.start(), match.end(), OPEN + match[1] + CLOSE))
+        elif match[0].endswith("{"):
+            braces.append(match)
+        elif match[0] == "}" and braces:
+            opening = braces.pop()
+            if opening[0] != "{":
+                spans += [(opening.start(), opening.end(), OPEN), (match.start(), match.end(), CLOSE)]
+    pieces, at = [], 0
+    for start, end, mark in sorted(spans):
+        pieces += [text[at:start], mark]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _stated(text: str) -> list[tuple[int, int, str | None]]:
+    """(start, end, letter) of every "the answer is B"; the letter is None where several are named."""
+    found = []
+    for match in STATED.finditer(text):
+        rest = text[match.end(1) : match.end(1) + 200].partition("\n")[0]
+        # "the answer is a matter of taste": a lower-case letter followed by another word is an article.
+        if not (match[1] in "aI" and re.match(r"\)?\s+[a-z]", rest)):
+            letter = match[1].upper()
+            found.append((match.start(), match.end(), None if _other_letters(rest, letter) else letter))
+    return found
+
+
+def _leading(text: str) -> str | None:
+    """The letter that an answer starts with, when it is the only one."""
+    text = text.strip()
+    named = NAMED.match(text)
+    match = FIRST.match(text, named.end() if named else 0)
     if not match:
         return None
     letter = next(group for group in match.groups() if group).upper()
-    if _more_letters(text[match.end() :]):
-        return None
-    return letter if letter in letters(choices) else None
+    return None if _other_letters(text[match.end() :], letter) else letter
 
 
-def _more_letters(rest: str) -> bool:
-    """Whether nothing but further capital letters follows: "A or B", "A, B, C"."""
-    words = [word[0] for word in itertools.islice(re.finditer(r"\w+", rest), 60)]
-    named = [word for word in words if word not in ("or", "and")]
-    return bool(named) and all(len(word) == 1 and "A" <= word <= "Z" for word in named)
+def _other_letters(rest: str, letter: str) -> bool:
+    """Whether nothing but letters follows, another one among them: "A or B", "A, B, C"."""
+    words = [word[0].upper() for word in itertools.islice(re.finditer(r"\w+", rest), 60)]
+    named = [word for word in words if word not in ("OR", "AND")]
+    return all(len(word) == 1 and "A" <= word <= "Z" for word in named) and any(word != letter for word in named)
 
 
 class MultipleChoiceGrader:

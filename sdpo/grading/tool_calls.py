@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
@@ -16,6 +18,10 @@ from .result import failed, passed, ungraded
 
 ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:(.*)$", re.MULTILINE)
 ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
+NAME_KEYS = ("name", "Action", "action", "tool_name", "function")
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "Action_Input", "action_input")
+NUMBERS = (int, float, Decimal)
+JSON_NAMES = {"true": True, "false": False, "null": None}
 CALL_LANGUAGES = frozenset({"", "json", "tool_call", "tool_code", "python"})
 NO_CALL = "No tool call was found in the response."
 CUT_OFF = "The response was cut off before its tool call was complete."
@@ -36,8 +42,8 @@ def read_gold(truth: Any) -> list[Call] | None:
     read."""
     if isinstance(truth, str):
         try:
-            truth = json.loads(truth)
-        except (ValueError, RecursionError):
+            truth = from_json(truth)
+        except MalformedCall:
             return None
     if isinstance(truth, dict):
         truth = [truth]
@@ -55,20 +61,37 @@ def to_call(item: Any) -> Call:
         item = item["function"]
     if not isinstance(item, dict):
         raise MalformedCall("A tool call has to be a JSON object with name and arguments.")
-    name = item.get("name", item.get("Action"))
-    arguments = next((item[key] for key in ("arguments", "parameters", "args", "Action_Input") if key in item), {})
+    name = next((item[key] for key in NAME_KEYS if key in item), None)
+    arguments = next((item[key] for key in ARGUMENT_KEYS if item.get(key) is not None), None)
     if isinstance(arguments, str):
-        arguments = _json(arguments) if arguments.strip() else {}
+        arguments = from_json(arguments) if arguments.strip() else None
+    if arguments is None:  # null, missing and "" are calls without arguments
+        arguments = {}
     if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
         raise MalformedCall("A tool call has to have a name, and arguments that form a JSON object.")
     return Call(name.strip(), arguments)
 
 
-def _json(text: str) -> Any:
+def from_json(text: str) -> Any:
+    """Numbers of any length, exactly. Of equal keys the last one counts, as for every JSON reader of Python."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_integer, parse_float=_decimal)
     except (ValueError, RecursionError):
         raise MalformedCall("The arguments of a tool call are not valid JSON.") from None
+
+
+def _integer(digits: str) -> int | Decimal:
+    """Python refuses to read integers of more than 4,300 digits."""
+    return int(digits) if len(digits) < 4000 else Decimal(digits)
+
+
+def _decimal(digits: str) -> float | Decimal:
+    """A float, unless it is too large for one: 1e400 is not 1e999."""
+    value = float(digits)
+    try:
+        return Decimal(digits) if math.isinf(value) else value
+    except ArithmeticError:  # an exponent of twenty digits
+        return value
 
 
 def extract_calls(answer: str) -> list[Call]:
@@ -89,7 +112,7 @@ def extract_calls(answer: str) -> list[Call]:
 
 def _from_text(text: str) -> list[Call]:
     if text.startswith(("{", "[{")) or re.match(r"\[\s*\{", text):
-        data = _json(text)
+        data = from_json(text)
         return [to_call(item) for item in (data if isinstance(data, list) else [data])]
     return _from_python(text)
 
@@ -103,11 +126,20 @@ def _from_python(text: str) -> list[Call]:
         for node in nodes:
             if not isinstance(node, ast.Call) or node.args:
                 raise MalformedCall("A tool call has to name its arguments.")
-            arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+            arguments = {
+                str(keyword.arg): ast.literal_eval(_JsonNames().visit(keyword.value)) for keyword in node.keywords
+            }
             calls.append(Call(ast.unparse(node.func), arguments))
         return calls
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
         raise MalformedCall("The tool call cannot be read.") from None
+
+
+class _JsonNames(ast.NodeTransformer):
+    """true, false and null, as JSON writes them."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(JSON_NAMES[node.id]) if node.id in JSON_NAMES else node
 
 
 def _from_action_lines(answer: str) -> list[Call]:
@@ -132,29 +164,38 @@ def _leading_object(text: str) -> dict[str, Any]:
     if not text or text.lower().startswith(("none", "null", "n/a")):
         return {}
     try:
-        value, _ = json.JSONDecoder().raw_decode(text)
+        value, _ = json.JSONDecoder(parse_int=_integer, parse_float=_decimal).raw_decode(text)
     except (ValueError, RecursionError):
         raise MalformedCall("The Action Input is not valid JSON.") from None
     if isinstance(value, str):
-        value = _json(value)
+        value = from_json(value)
     if not isinstance(value, dict):
         raise MalformedCall("The Action Input has to be a JSON object.")
     return value
 
 
 def json_equal(a: Any, b: Any) -> bool:
-    """Key order does not matter; 1 equals 1.0; 1 is neither "1" nor true."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return a == b
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(json_equal(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(json_equal, a, b))
-    return bool(a == b)
+    """Key order does not matter; 1 equals 1.0; 1 is neither "1" nor true. Nesting may be as deep as can be read."""
+    pairs = [(a, b)]
+    while pairs:
+        a, b = pairs.pop()
+        if isinstance(a, bool) or isinstance(b, bool):
+            equal = a is b
+        elif isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
+            equal = a == b or (a != a and b != b)  # NaN is what the gold answer says, too
+        elif type(a) is not type(b):
+            equal = False
+        elif isinstance(a, dict):
+            equal = a.keys() == b.keys()
+            pairs += [(a[key], b[key]) for key in a] if equal else []
+        elif isinstance(a, list):
+            equal = len(a) == len(b)
+            pairs += zip(a, b)
+        else:
+            equal = a == b
+        if not equal:
+            return False
+    return True
 
 
 def defaults_of(tools: Any, name: str) -> dict[str, Any]:
@@ -210,5 +251,9 @@ class ToolCallGrader:
         text = difference(calls, gold, prompt.tools)
         if not text:
             return passed()
-        reveal = f" The right calls are {json.dumps([vars(call) for call in gold])}." if self.reveal_gold else ""
+        reveal = (
+            f" The right calls are {json.dumps([vars(call) for call in gold], default=str)}."
+            if self.reveal_gold
+            else ""
+        )
         return failed(GradeStatus.WRONG, f"Wrong answer. {text}{reveal}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdpo.grading.extract import extract_code, tagged
 
@@ -46,6 +48,68 @@ def test_a_forgotten_closing_fence_is_forgiven_when_the_response_ended_by_itself
 @pytest.mark.parametrize("response", ["", "print(1)", "no code here", "``` ", "```json\n{}\n```", "`print(1)`"])
 def test_a_response_without_a_program_has_none(response):
     assert extract_code(response) is None
+
+
+PROGRAM = """def f(x):
+    if x:
+        return '''
+  text'''
+
+    # more
+    return [
+        1,
+    ]
+print(f(1))"""
+INFO_STRINGS = (
+    "python",
+    "py",
+    "python3",
+    "Python3.11",
+    'python title="a.py"',
+    "python {1,3} showLineNumbers",
+    "{.python}",
+    "{.python .numberLines}",
+    "{#main .python}",
+    "{python}",
+    "python:main.py",
+    "python,linenos",
+    "python=",
+    "ipython",
+    "",
+)
+# Before the opening fence, before the program's lines, before the closing fence.
+PLACES = (
+    ("", "", ""),
+    ("  ", "  ", "  "),
+    ("    ", "    ", "    "),
+    ("\t", "\t", "\t"),
+    ("", "    ", ""),
+    ("    ", "", "    "),
+    ("1. ", "   ", "   "),
+    ("- ", "  ", "  "),
+    ("  - ", "    ", "    "),
+    ("> ", "> ", "> "),
+    ("> > ", "> > ", "> > "),
+    (">   ", ">   ", ">   "),
+)
+
+
+@given(st.sampled_from(INFO_STRINGS), st.sampled_from(PLACES), st.sampled_from(["```", "~~~", "````"]))
+def test_a_block_in_any_place_with_any_info_string_holds_the_same_program(info, place, marker):
+    opening, inside, closing = place
+    lines = "\n".join(inside + line if line else line for line in PROGRAM.split("\n"))
+    response = f"Steps:\n\n{opening}{marker}{info}\n{lines}\n{closing}{marker}\n\nDone."
+    assert extract_code(response) == PROGRAM
+
+
+@pytest.mark.parametrize("info", ["text", "{.text}", "json", "output", "pycon", "{r}"])
+def test_a_block_of_another_language_is_no_program(info):
+    assert extract_code(f"```{info}\nprint(0)\n```") is None
+
+
+def test_a_fence_deep_in_a_docstring_does_not_end_the_block():
+    program = 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1'
+    assert extract_code(f"```python\n{program}\n```") == program
 
 
 def test_a_program_that_does_not_parse_is_still_the_answer():

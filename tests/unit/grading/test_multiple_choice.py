@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdpo.grading.multiple_choice import MultipleChoiceGrader, extract_letter, read_gold
 from sdpo.records import GradeStatus, Prompt
@@ -116,3 +118,94 @@ def test_a_gold_answer_outside_the_choices_is_never_rewarded():
 def test_letters_beyond_the_choices_are_no_answer():
     assert extract_letter("<answer>E</answer>", 4) is None
     assert extract_letter("<answer>E</answer>", 5) == "E"
+
+
+WRAPPERS = (
+    "${}$",
+    "\\({}\\)",
+    "\\[{}\\]",
+    "({})",
+    "[{}]",
+    "（{}）",
+    "【{}】",
+    "**{}**",
+    "__{}__",
+    "*{}*",
+    "`{}`",
+    '"{}"',
+    "'{}'",
+    "“{}”",
+    "<b>{}</b>",
+    "\\textbf{{{}}}",
+    "\\text{{{}}}",
+    "\\mathrm{{{}}}",
+    "\\mathbf {{{}}}",
+    "\\boldsymbol{{{}}}",
+    "{{\\bf {}}}",
+    "\\color{{red}}{{{}}}",
+    "\\textcolor{{blue}}{{{}}}",
+    "\\boxed{{{}}}",
+    "\\fbox{{ {} }}",
+    "\\left({}\\right)",
+    " {} ",
+    "{}.",
+)
+FULL_WIDTH = str.maketrans("ABCD", "ＡＢＣＤ")
+PLACES = (
+    "Answer: {}",
+    "The answer is {}.",
+    "**Final answer:** {}",
+    "The correct option is: {}",
+    "So we are done.\n\n{}",
+    "It follows that\n$$\\boxed{{{}}}$$",
+    "<answer>{}</answer>",
+    "<answer>\n{}\n</answer>",
+    "Final Answer: option {}",
+)
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.lists(st.sampled_from(WRAPPERS), max_size=4),
+    st.booleans(),
+    st.sampled_from(PLACES),
+    st.sampled_from("ABCD"),
+)
+def test_a_letter_in_any_wrappers_is_that_letter_and_no_other(letter, wrappers, wide, place, gold):
+    text = letter.translate(FULL_WIDTH) if wide else letter
+    for wrapper in wrappers:
+        text = wrapper.format(text)
+    assert grade(place.format(text), gold).reward == float(letter == gold)
+
+
+@given(
+    st.permutations("ABCD"),
+    st.lists(st.sampled_from(WRAPPERS[:-1]), max_size=3),
+    st.sampled_from([" or ", " and ", ", ", " / ", " & "]),
+    st.sampled_from([place for place in PLACES if "." not in place]),
+    st.booleans(),
+)
+def test_several_letters_in_any_wrappers_are_no_answer(order, wrappers, joint, place, each):
+    first, second = order[:2]
+    if each:
+        for wrapper in wrappers:
+            first, second = wrapper.format(first), wrapper.format(second)
+    text = first + joint + second
+    if not each:
+        for wrapper in wrappers:
+            text = wrapper.format(text)
+    assert grade(place.format(text), order[1]).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["\\boxed{A} or \\boxed{B}", "$\\boxed{A}$ and $\\boxed{B}$", "The answer is A or B.", "The answer is b or c",
+     "\\boxed{A}\\boxed{B}", "\\boxed{B", "\\boxed{\\text{A or B}}", "Answer: $\\frac{A}{B}$", "x\n**A** **B**"],
+)  # fmt: skip
+def test_neither_several_letters_nor_an_open_box_are_an_answer(response):
+    assert grade(response).status is GradeStatus.FORMAT_ERROR
+
+
+def test_the_last_of_two_answers_decides_when_text_stands_between():
+    assert grade("\\boxed{A}. No, that is wrong: \\boxed{\\textbf{B}}").reward == 1.0
+    assert grade("The answer is B, because A contradicts it.").reward == 1.0

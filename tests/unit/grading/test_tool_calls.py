@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdpo.grading.tool_calls import Call, MalformedCall, ToolCallGrader, extract_calls
 from sdpo.records import GradeStatus, Prompt
@@ -135,3 +137,83 @@ def test_gold_calls_that_cannot_be_read_are_never_rewarded(gold):
 def test_hostile_nesting_is_a_format_error():
     assert grade("Action: f\nAction Input: " + '{"a":' * 50_000).status is GradeStatus.FORMAT_ERROR
     assert grade("f(" * 5000).status is GradeStatus.FORMAT_ERROR
+
+
+@pytest.mark.parametrize("arguments", ["null", '""', "{}", '"{}"', '"null"', None])
+@pytest.mark.parametrize(
+    "gold", [{"name": "now", "arguments": {}}, {"name": "now", "arguments": None}, {"name": "now"}]
+)
+def test_a_call_without_arguments_is_right_however_it_says_so(arguments, gold):
+    inner = "" if arguments is None else f', "arguments": {arguments}'
+    assert grade(f'<tool_call>{{"name": "now"{inner}}}</tool_call>', [gold]).reward == 1.0
+    other = [{"name": "now", "arguments": {"zone": "UTC"}}]
+    assert grade(f'<tool_call>{{"name": "now"{inner}}}</tool_call>', other).status is GradeStatus.WRONG
+
+
+def test_arguments_may_be_json_text():
+    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 1, "b": 2})})
+    assert grade(f"<tool_call>{text}</tool_call>", [GOLD[1]]).reward == 1.0
+
+
+def test_constants_of_a_python_call_may_be_written_as_in_json():
+    gold = [{"name": "f", "arguments": {"a": True, "b": [None, {"c": False}]}}]
+    assert grade('[f(a=true, b=[null, {"c": false}])]', gold).reward == 1.0
+    assert grade("[f(a=True, b=[None, {'c': False}])]", gold).reward == 1.0
+
+
+JSON_VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.integers(4200, 6000).map(lambda digits: LongInteger("7" * digits)),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+class LongInteger(str):
+    """Digits that Python cannot write as an integer."""
+
+
+def written(value):
+    if isinstance(value, LongInteger):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(key)}:{written(item)}' for key, item in value.items())}}}"
+    return json.dumps(value)
+
+
+@given(JSON_VALUES)
+def test_every_json_value_equals_itself_and_differs_from_another(value):
+    call = '[{"name": "f", "arguments": {"a": %s}}]'
+    assert grade(call % written(value), call % written(value)).reward == 1.0
+    assert grade(call % f"[{written(value)}]", call % written(value)).status is GradeStatus.WRONG
+
+
+@pytest.mark.parametrize(
+    ("given", "gold", "reward"),
+    [
+        ("9" * 5000, "9" * 5000, 1.0),
+        ("9" * 4999 + "8", "9" * 5000, 0.0),
+        ("1e400", "1e400", 1.0),
+        ("1e400", "1e999", 0.0),
+        ("1e99999999999999999999", "1e400", 0.0),
+        ("NaN", "NaN", 1.0),
+        ("NaN", "1", 0.0),
+        ("Infinity", "-Infinity", 0.0),
+        ('{"k": 1, "k": 2}', '{"k": 2}', 1.0),
+        ("[" * 900 + "]" * 900, "[" * 900 + "]" * 900, 1.0),
+        ("[" * 900 + "]" * 900, "[" * 899 + "]" * 899, 0.0),
+        ("[" * 100_000 + "]" * 100_000, "1", 0.0),
+        ("[" * 100_000, "1", 0.0),
+    ],
+)
+def test_extreme_json_is_an_answer_right_or_wrong(given, gold, reward):
+    call = '[{"name": "f", "arguments": {"a": %s}}]'
+    assert grade(call % given, call % gold, reveal_gold=True).reward == reward
