@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,26 @@ class Curve:
         return self.within(budget)[-1].accuracy
 
     def reach(self, target: float) -> Point | None:
-        """The first validation at or above `target`."""
-        return next((p for p in self.points if p.accuracy >= target), None)
+        """Where the line through the validations first meets `target`, so that it does not hang on how often a run
+        validates. `step` is that of the validation which found it."""
+        for before, after in pairwise([self.points[0], *self.points]):
+            if after.accuracy >= target:
+                return _between(before, after, target)
+        return None
 
     def until(self, series: list[tuple[int, float]], budget: Budget) -> float | None:
         """The newest value of a series at or before the last step inside the budget."""
         end = self.within(budget)[-1].step
         values = [value for step, value in series if step <= end]
         return values[-1] if values else None
+
+
+def _between(before: Point, after: Point, accuracy: float) -> Point:
+    """The point of this accuracy on the line from `before`, unless that has it already, to `after`."""
+    share = max(0.0, accuracy - before.accuracy) / (after.accuracy - before.accuracy or 1.0)
+    seconds = before.seconds + share * (after.seconds - before.seconds)
+    samples = before.samples + share * (after.samples - before.samples)
+    return Point(after.step, seconds, round(samples), max(accuracy, before.accuracy))
 
 
 def load_curve(source: Path | str, data_source: str | None = None) -> Curve:

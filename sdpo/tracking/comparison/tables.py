@@ -51,7 +51,7 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
         ),
         (
             "Time to a target",
-            "median over seeds, in brackets how many seeds reached it",
+            "between two validations in proportion; median over seeds, in brackets how many seeds reached it",
             ["", *(f"{kind} to {name}" for name in wanted for kind in ("seconds", "samples"))],
             reach,
         ),

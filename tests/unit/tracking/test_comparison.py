@@ -56,8 +56,26 @@ def _run(root: Path, algorithm: str, rate: float, seed: int, accuracies: list[fl
 def test_time_counts_training_only(tmp_path):
     curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]))
     assert curve.points == [Point(0, 0.0, 0, 0.1), Point(10, 10.0, 80, 0.6), Point(20, 20.0, 160, 0.9)]
-    assert curve.reach(0.5).seconds == 10.0 and curve.reach(0.8).samples == 160 and curve.reach(0.95) is None
     assert curve.phase_seconds == {"rollout": 6.0, "update": 3.0, "sync": 0.0, "other": 1.0}  # 15 - 5 - 9
+
+
+def test_a_target_is_met_between_validations_and_not_on_their_grid(tmp_path):
+    """The same straight rise of 0.02 a second, validated every 10, 20 or 40 s, meets 0.6 after 25 s."""
+    often = load_curve(_run(tmp_path / "often", "SDPO", 1e-3, 0, [0.1, 0.3, 0.5, 0.7, 0.9]))
+    seldom = replace(often, points=often.points[::2])
+    rarely = replace(often, points=often.points[::4])
+    for curve in (often, seldom, rarely):
+        met = curve.reach(0.6)
+        assert (met.seconds, met.samples, met.accuracy) == (pytest.approx(25.0), 200, 0.6)
+    assert often.reach(0.5) == often.points[2]  # a validation that has it exactly
+    assert often.reach(0.05) == often.points[0]  # had before training
+    assert often.reach(0.95) is None
+
+
+def test_the_first_time_a_target_is_met_counts(tmp_path):
+    curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.1, 0.6, 0.2, 0.9]))
+    assert curve.reach(0.5).seconds == pytest.approx(18.0)
+    assert curve.reach(0.8).seconds == pytest.approx(30.0 + 10.0 * 0.6 / 0.7)
 
 
 def test_best_and_last_count_only_validations_inside_the_budget(tmp_path):
@@ -95,7 +113,7 @@ def test_the_best_rate_is_chosen_on_the_first_seed_and_times_are_medians_over_al
     assert (sdpo.learning_rate, sdpo.seeds, sdpo.final.mean) == (1e-3, [0, 1, 2], pytest.approx(0.8))
     assert sdpo.last_by_learning_rate == {"0.001": 0.9, "0.002": 0.2}
     half, high = sdpo.targets["0.5"], sdpo.targets["0.8"]
-    assert (half.seconds, half.samples, half.seeds, high.seconds, high.seeds) == (10.0, 80, 3, 20.0, 2)
+    assert (half.seconds, half.samples, half.seeds, high.seconds, high.seeds) == (10.0, 80, 3, pytest.approx(20.0), 2)
     assert (grpo.targets["0.5"].seconds, grpo.targets["0.5"].seeds) == (None, 1)  # one of two is not most
 
 
