@@ -18,7 +18,7 @@ from typing import Any
 
 from sdpo.cli.numbers import positive, positive_whole
 from sdpo.cli.output_file import writing
-from sdpo.errors import ConfigError, SdpoError
+from sdpo.errors import ConfigError, SdpoError, problem
 from sdpo.tracking.comparison.curves import Budget, load_curve
 from sdpo.tracking.comparison.figures import write_figures
 from sdpo.tracking.comparison.launch import Arm, Plan, run_all
@@ -32,10 +32,10 @@ def main(argv: list[str] | None = None) -> int:
         options = _parse(argv)
         with writing(options.out, "--out"):
             options.out.mkdir(parents=True, exist_ok=True)
-        sources = options.from_runs or run_all(_plan(options))
-        curves = [load_curve(source, options.source) for source in sources]
+        runs = (options.from_runs, options.tuning_runs) if options.from_runs else run_all(_plan(options))
+        curves, tuning = ([load_curve(source, options.source) for source in sources] for sources in runs)
         budget = Budget(options.seconds, options.samples)
-        write(compare(curves, budget, options.targets, options.title, _about(options)), options.out)
+        write(compare(curves, budget, options.targets, options.title, _about(options), tuning), options.out)
     except SdpoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -51,6 +51,10 @@ def write(comparison: Comparison, out: Path) -> None:
     write_atomically(out / "index.html", comparison_page(comparison))
     write_figures(comparison, out)
     print(markdown(comparison))
+    for row in comparison.rows:
+        if row.best_rate_at in ("lowest", "highest"):
+            beyond = f"{row.label}: {row.learning_rate:g} is the {row.best_rate_at} of the learning rates tried"
+            print(f"warning: {beyond}; a better one may lie beyond it: give --rates on both sides", file=sys.stderr)
     print(out / "index.html")
 
 
@@ -69,13 +73,26 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         help="a root configuration with overrides of its own; give one for each arm (default: sdpo and baseline_grpo)",
     )
     parser.add_argument("--seeds", type=_list(int), default=[0, 1, 2], metavar="0,1,2")
-    parser.add_argument("--rates", type=_list(_rate), default=[], metavar="5e-4,1e-3", help="tried on the first seed")
+    parser.add_argument("--rates", type=_list(_rate), default=[], metavar="5e-4,1e-3", help="learning rates to try")
+    parser.add_argument("--tuning-seed", type=int, help="seed that rates are tried on (default: one above --seeds)")
+    parser.add_argument(
+        "--tuning",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="setting of the runs that try rates alone: data.val_files=[FILE], held-out problems that are not reported",
+    )
+    parser.add_argument("--tuning-runs", nargs="+", default=[], metavar="RUN", help="with --from-runs: those")
     parser.add_argument("--jobs", type=positive_whole, default=1, help="runs at once; more than 1 spoils the clock")
     parser.add_argument("--source", help="data source whose accuracy counts; the others are retention")
     parser.add_argument("--targets", type=_list(float), default=list(TARGETS), metavar="0.5,0.8", help="to reach")
     parser.add_argument("--title", default="Held-out accuracy")
     options = parser.parse_intermixed_args(argv)
     options.arms = options.arms or ["sdpo", "baseline_grpo"]
+    if options.tuning_seed is None:
+        options.tuning_seed = max(options.seeds) + 1
+    if options.tuning_seed in options.seeds:
+        raise ConfigError(problem("--tuning-seed", options.tuning_seed, "a seed that is not among --seeds"))
     if not options.from_runs and options.seconds is None and options.samples is None and not _has_steps(options):
         raise ConfigError("a comparison needs an end: --seconds, --samples, or trainer.total_training_steps=N")
     return options
@@ -113,6 +130,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         budget=Budget(options.seconds, options.samples),
         out=options.out,
         source=options.source,
+        tuning_seed=options.tuning_seed,
+        tuning=options.tuning,
         jobs=options.jobs,
     )
 
@@ -123,6 +142,7 @@ def _about(options: argparse.Namespace) -> dict[str, str]:
     return {
         "settings": " ".join(options.overrides),
         "arms": " ".join(options.arms),
+        **({"runs that try rates": " ".join(options.tuning) or "the same settings"} if len(options.rates) > 1 else {}),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "runs at once": str(options.jobs),
     }

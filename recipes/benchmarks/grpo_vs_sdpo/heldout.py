@@ -1,8 +1,8 @@
 """Writes the benchmark's held-out file: three-step problems, and the one- and two-step problems that the model knows.
 
-    python recipes/benchmarks/grpo_vs_sdpo/heldout.py FILE.jsonl [--problems 100] [--known 40]
+    python recipes/benchmarks/grpo_vs_sdpo/heldout.py FILE.jsonl [--first 0] [--problems 100] [--known 40]
 
-The known problems have the data source `programs-known`, so that a validation reports them apart: what a run forgets.
+The second hundred (--first 100) is for choosing learning rates. The known problems have the data source `programs-known`, so that a validation reports them apart: what a run forgets.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ KNOWN = "programs-known"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--first", type=int, default=0, help="place of the first three-step problem, of 200")
     parser.add_argument("--problems", type=int, default=100, help="three-step problems")
     parser.add_argument("--known", type=int, default=40, help="one- and two-step problems, half each")
     options = parser.parse_args()
-    prompts = problems("hard", "test")[: options.problems]
+    prompts = problems("hard", "test")[options.first :][: options.problems]
     for length in (1, 2):
         prompts += [replace(p, data_source=KNOWN) for p in shorter_problems(length, options.known // 2)]
     options.file.parent.mkdir(parents=True, exist_ok=True)

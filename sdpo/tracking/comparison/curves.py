@@ -71,6 +71,12 @@ class Curve:
     def last(self, budget: Budget) -> float:
         return self.within(budget)[-1].accuracy
 
+    def mean(self, budget: Budget) -> float:
+        """Accuracy averaged over the training time in the budget: a quick rise counts, and so does where it ends."""
+        points = self.within(budget)
+        area = sum((b.seconds - a.seconds) * (a.accuracy + b.accuracy) / 2 for a, b in pairwise(points))
+        return area / points[-1].seconds if points[-1].seconds else points[-1].accuracy
+
     def reach(self, target: float) -> Point | None:
         """Where the line through the validations first meets `target`, so that it does not hang on how often a run
         validates. `step` is that of the validation which found it."""

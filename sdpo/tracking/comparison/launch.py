@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from sdpo.errors import ConfigError, DataError, SdpoError
 from sdpo.tracking.comparison.curves import UNLIMITED, Budget, curve_of, load_curve
@@ -48,7 +49,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `source`: the data source whose accuracy counts; None: all of the held-out set."""
+    """What to run. `source`: the data source whose accuracy counts; None: all of the held-out set.
+
+    With several rates each is tried once, on `tuning_seed` and with the overrides of `tuning`; the best of each arm is
+    measured on `seeds`. So no reported number helped to choose the rate that it was made with."""
 
     arms: Sequence[Arm]
     overrides: Sequence[str]
@@ -57,13 +61,24 @@ class Plan:
     budget: Budget
     out: Path
     source: str | None = None
+    tuning_seed: int = -1
+    tuning: Sequence[str] = ()  # overrides of the tuning runs alone: held-out problems of their own
     jobs: int = 1
     say: Callable[[str], None] = field(default=print)
     stop: threading.Event = field(default_factory=threading.Event)  # set: running ones are interrupted
 
 
-def run_all(plan: Plan) -> list[Path]:
-    """Every rate on the first seed, then the best rate of each arm on the others. Returns the run folders.
+class Trial(NamedTuple):
+    """One run. `tuning`: it only helps to choose the rate."""
+
+    arm: Arm
+    rate: str  # "": the configuration's
+    seed: int
+    tuning: bool = False
+
+
+def run_all(plan: Plan) -> tuple[list[Path], list[Path]]:
+    """Returns the run folders: those to report, and those that the rates were chosen by (none with one rate).
 
     Raises SdpoError with the end of the log of the first run that failed, and ConfigError, before any is started, for
     a folder with a run of other settings.
@@ -71,24 +86,24 @@ def run_all(plan: Plan) -> list[Path]:
     # A background job ignores SIGINT, and its children would as well; a killed launcher must not leave runs behind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    first, *others = plan.seeds
     rates = plan.rates or [""]
-    for arm, rate, seed in product(plan.arms, rates, plan.seeds):
-        _refuse_other_settings(plan, arm, rate, seed)
-    folders = _run_batch(plan, [(arm, rate, first) for rate in rates for arm in plan.arms])
-    best = dict.fromkeys(plan.arms, rates[0])
-    if len(rates) > 1:
-        for arm in plan.arms:
-            curves = [load_curve(_folder(plan, arm, rate, first), plan.source) for rate in rates]
-            rate, _ = best_rate(curves, plan.budget)
-            best[arm] = next(text for text in rates if float(text) == rate)
-    return folders + _run_batch(plan, [(arm, best[arm], seed) for seed in others for arm in plan.arms])
+    tuning = [Trial(arm, rate, plan.tuning_seed, True) for rate in rates for arm in plan.arms] if len(rates) > 1 else []
+    for trial in [*tuning, *(Trial(*each) for each in product(plan.arms, rates, plan.seeds))]:
+        _refuse_other_settings(plan, trial)
+    tried = _run_batch(plan, tuning)
+    chosen = {arm: _chosen(plan, [t for t in tuning if t.arm == arm]) if tuning else rates[0] for arm in plan.arms}
+    return _run_batch(plan, [Trial(arm, chosen[arm], seed) for seed in plan.seeds for arm in plan.arms]), tried
 
 
-def _run_batch(plan: Plan, runs: Iterable[tuple[Arm, str, int]]) -> list[Path]:
+def _chosen(plan: Plan, trials: Sequence[Trial]) -> str:
+    rate, _ = best_rate([load_curve(_folder(plan, trial), plan.source) for trial in trials], plan.budget)
+    return next(trial.rate for trial in trials if float(trial.rate) == rate)
+
+
+def _run_batch(plan: Plan, trials: Iterable[Trial]) -> list[Path]:
     with ThreadPoolExecutor(plan.jobs) as threads:
         try:
-            return list(threads.map(lambda run: _run(plan, *run), runs))
+            return list(threads.map(lambda trial: _run(plan, trial), trials))
         except BaseException:  # Ctrl-C above all: the other runs would go on
             plan.stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -101,19 +116,20 @@ def _label(plan: Plan, arm: Arm) -> tuple[str, bool]:
     return f"{arm.root}{plan.arms.index(arm) + 1 if alike else ''}", alike
 
 
-def _folder(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
-    label, _ = _label(plan, arm)
-    return plan.out / "runs" / f"{label}{f'-lr{rate}' if rate else ''}-seed{seed}"
+def _folder(plan: Plan, trial: Trial) -> Path:
+    label, _ = _label(plan, trial.arm)
+    name = f"{label}{f'-lr{trial.rate}' if trial.rate else ''}-seed{trial.seed}"
+    return plan.out / ("tuning" if trial.tuning else "runs") / name
 
 
-def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
-    folder = _folder(plan, arm, rate, seed)
+def _run(plan: Plan, trial: Trial) -> Path:
+    folder = _folder(plan, trial)
     if _spent(folder, plan):
         plan.say(f"{folder.name}: there already")
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    words = command(plan, arm, rate, seed, folder)
+    words = command(plan, trial, folder)
     write_atomically(_command_file(folder), json.dumps(words) + "\n")
     with (folder.parent / f"{folder.name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -128,23 +144,24 @@ def _run(plan: Plan, arm: Arm, rate: str, seed: int) -> Path:
     return folder
 
 
-def command(plan: Plan, arm: Arm, rate: str, seed: int, folder: Path) -> list[str]:
-    """The run's command line. What the user and the arm set comes last, except for seed, rate and folder."""
+def command(plan: Plan, trial: Trial, folder: Path) -> list[str]:
+    """The run's command line. What the user and the arm set comes last, except for tuning, seed, rate and folder."""
+    arm, rate, seed, _ = trial
     label, alike = _label(plan, arm)
     return [
         sys.executable, "-m", "sdpo.main_sdpo", "--config-name", arm.root,
         "trainer.save_freq=0", "trainer.export_hf=false",
         *([f"trainer.total_training_steps={ENDLESS}"] if plan.budget != UNLIMITED else []),
         *([f"trainer.group_name={label}"] if alike else []),
-        *plan.overrides, *arm.overrides,
+        *plan.overrides, *arm.overrides, *(plan.tuning if trial.tuning else ()),
         *([f"actor_rollout_ref.actor.optim.lr={rate}"] if rate else []),
         f"data.seed={seed}", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}",
     ]  # fmt: skip
 
 
-def _refuse_other_settings(plan: Plan, arm: Arm, rate: str, seed: int) -> None:
+def _refuse_other_settings(plan: Plan, trial: Trial) -> None:
     """A folder's name says root, rate and seed only; what else is set would be compared as if it were the same."""
-    folder = _folder(plan, arm, rate, seed)
+    folder = _folder(plan, trial)
     if not (folder / METRICS_FILE).exists():
         return  # a run that failed before its first line may be tried again with other settings
     there = _command_file(folder)
@@ -152,7 +169,7 @@ def _refuse_other_settings(plan: Plan, arm: Arm, rate: str, seed: int) -> None:
         old = json.loads(there.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         old = []
-    before, now = _settings(old), _settings(command(plan, arm, rate, seed, folder))
+    before, now = _settings(old), _settings(command(plan, trial, folder))
     if before != now:
         differ = " ".join(word for word in [*now, *before] if word not in now or word not in before) or "their order"
         known = f"a run of other settings ({differ}; see {there})" if old else f"a run, and {there} does not say which"

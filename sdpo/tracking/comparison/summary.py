@@ -51,7 +51,8 @@ class Summary:
     seconds: Estimate  # of the whole run
     samples: Estimate
     targets: dict[str, Reached]
-    last_by_learning_rate: dict[str, float]
+    mean_by_learning_rate: dict[str, float]  # over the time, of the runs that the rate was chosen by
+    best_rate_at: str  # where in the grid the best rate is: "inside", "lowest", "highest" or "alone"
     phase_seconds: dict[str, float]  # of one step, mean over seeds
     response_length: list[float | None]  # tokens: first step, last step in time; means over seeds
     entropy: list[float | None]  # nats per token, likewise
@@ -69,6 +70,7 @@ class Comparison:
     targets: Sequence[float]
     curves: list[Curve]
     rows: list[Summary]
+    tuning: list[Curve] = field(default_factory=list)  # runs on a seed of their own, by which the rates were chosen
     about: dict[str, Any] = field(default_factory=dict)
 
     def chosen(self, row: Summary) -> list[Curve]:
@@ -84,6 +86,7 @@ class Comparison:
             "about": self.about,
             "summary": [asdict(row) for row in self.rows],
             "runs": [asdict(curve) for curve in self.curves],
+            "tuning": [asdict(curve) for curve in self.tuning],
         }
 
 
@@ -93,23 +96,25 @@ def compare(
     targets: Sequence[float] = TARGETS,
     title: str = "Held-out accuracy",
     about: dict[str, Any] | None = None,
+    tuning: Sequence[Curve] = (),
 ) -> Comparison:
     """A limit that `budget` leaves open is the most that every run has spent.
 
-    The learning rate of a label is the one with the most seeds, which is the one that the launcher went on with; among
-    equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds: DataError for two runs of one
-    label, rate and seed.
+    `tuning`: runs that only chose the learning rates. The learning rate of a label is the one with the most seeds;
+    among equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds: DataError for two runs of
+    one label, rate and seed.
     """
     _refuse_repeats(curves)
+    _refuse_repeats(tuning)
     budget = Budget(
         min(c.points[-1].seconds for c in curves) if budget.seconds is None else budget.seconds,
         min(c.points[-1].samples for c in curves) if budget.samples is None else budget.samples,
     )
-    rows = [_row(label, [c for c in curves if c.label == label], budget, targets) for label in _labels(curves)]
-    return Comparison(title, curves[0].metric, budget, targets, curves, rows, about or {})
+    rows = [_row(label, curves, tuning, budget, targets) for label in _labels(curves)]
+    return Comparison(title, curves[0].metric, budget, targets, curves, rows, list(tuning), about or {})
 
 
-def _refuse_repeats(curves: list[Curve]) -> None:
+def _refuse_repeats(curves: Sequence[Curve]) -> None:
     seen: dict[tuple[str, float, int], Curve] = {}
     for curve in curves:
         first = seen.setdefault((curve.label, curve.learning_rate, curve.seed), curve)
@@ -119,26 +124,37 @@ def _refuse_repeats(curves: list[Curve]) -> None:
 
 
 def best_rate(curves: list[Curve], budget: Budget = UNLIMITED) -> tuple[float, dict[float, float]]:
-    """The learning rate with the most seeds, among equals the one with the best last accuracy in time on its first
-    seed; and that accuracy for each rate.
+    """The learning rate with the most seeds, among equals the one with the best mean accuracy over the time on its
+    first seed; and that accuracy for each rate.
 
-    Seeds come first: an open budget is filled in once all runs are known, and could change the order of the accuracies
-    on which the launcher has chosen the rate of the other seeds.
+    Seeds come first: an open budget is filled in once all runs are known, and could change the order of the accuracies.
     """
     in_time = Budget(seconds=budget.seconds)
     by_rate: dict[float, dict[int, Curve]] = {}
     for curve in sorted(curves, key=lambda c: c.learning_rate):
         by_rate.setdefault(curve.learning_rate, {})[curve.seed] = curve
-    found = {rate: seeds[min(seeds)].last(in_time) for rate, seeds in by_rate.items()}
+    found = {rate: seeds[min(seeds)].mean(in_time) for rate, seeds in by_rate.items()}
     return max(found, key=lambda rate: (len(by_rate[rate]), found[rate])), found
+
+
+def place_in_grid(rate: float, grid: Sequence[float]) -> str:
+    """A best rate at an edge of the grid says only on which side the best is."""
+    if len(grid) < 2:
+        return "alone"
+    return "lowest" if rate <= min(grid) else "highest" if rate >= max(grid) else "inside"
 
 
 def _labels(curves: list[Curve]) -> list[str]:
     return sorted({c.label for c in curves}, reverse=True)
 
 
-def _row(label: str, curves: list[Curve], budget: Budget, targets: Sequence[float]) -> Summary:
+def _row(
+    label: str, all_curves: list[Curve], tuning: Sequence[Curve], budget: Budget, targets: Sequence[float]
+) -> Summary:
+    curves = [c for c in all_curves if c.label == label]
     rate, by_rate = best_rate(curves, budget)
+    if tried := [c for c in tuning if c.label == label]:
+        _, by_rate = best_rate(tried, budget)
     group = sorted((c for c in curves if c.learning_rate == rate), key=lambda c: c.seed)
     in_time, in_samples = Budget(seconds=budget.seconds), Budget(samples=budget.samples)
     sources = sorted({source for c in group for source in c.retention})
@@ -155,7 +171,8 @@ def _row(label: str, curves: list[Curve], budget: Budget, targets: Sequence[floa
         seconds=estimate([c.points[-1].seconds for c in group]),
         samples=estimate([float(c.points[-1].samples) for c in group]),
         targets={f"{target:g}": _reached(group, target) for target in targets},
-        last_by_learning_rate={f"{r:g}": value for r, value in sorted(by_rate.items())},
+        mean_by_learning_rate={f"{r:g}": value for r, value in sorted(by_rate.items())},
+        best_rate_at=place_in_grid(rate, list(by_rate)),
         phase_seconds=_mean_phases(group),
         response_length=_from_to(group, "response_length", in_time),
         entropy=_from_to(group, "entropy", in_time),

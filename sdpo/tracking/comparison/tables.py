@@ -64,14 +64,19 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
         ("What else changed", "from the first step or validation to the last in time", *_changes(comparison.rows)),
         (
             "Learning rates",
-            "last accuracy in time, first seed",
-            ["", "lr: accuracy"],
+            f"accuracy averaged over the time, {_tried_on(comparison)}",
+            ["", "lr: accuracy", "the best of them is"],
             [
-                [row.label, ", ".join(f"{rate}: {value:.2f}" for rate, value in row.last_by_learning_rate.items())]
+                [row.label, ", ".join(f"{r}: {v:.3f}" for r, v in row.mean_by_learning_rate.items()), row.best_rate_at]
                 for row in comparison.rows
             ],
         ),
     ]
+
+
+def _tried_on(comparison: Comparison) -> str:
+    seeds = sorted({curve.seed for curve in comparison.tuning})
+    return f"on seed {', '.join(map(str, seeds))}, which is not reported" if seeds else "on the first seed"
 
 
 def markdown(comparison: Comparison) -> str:

@@ -100,26 +100,55 @@ def test_the_standard_error_is_that_of_the_mean_over_seeds():
     assert str(found) == "0.800 ± 0.058" and str(estimate([0.5])) == "0.500"
 
 
-def test_the_best_rate_is_chosen_on_the_first_seed_and_times_are_medians_over_all_seeds(tmp_path):
+def test_times_are_medians_over_all_seeds(tmp_path):
     runs = [
         _run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]),
         _run(tmp_path, "SDPO", 1e-3, 1, [0.1, 0.4, 0.8]),
         _run(tmp_path, "SDPO", 1e-3, 2, [0.1, 0.5, 0.7]),
-        _run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.9, 0.2]),
         _run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.1, 0.6]),
         _run(tmp_path, "GRPO", 1e-3, 1, [0.1, 0.1, 0.2]),
     ]
     sdpo, grpo = compare([load_curve(run) for run in runs]).rows
     assert (sdpo.learning_rate, sdpo.seeds, sdpo.final.mean) == (1e-3, [0, 1, 2], pytest.approx(0.8))
-    assert sdpo.last_by_learning_rate == {"0.001": 0.9, "0.002": 0.2}
     half, high = sdpo.targets["0.5"], sdpo.targets["0.8"]
-    assert (half.seconds, half.samples, half.seeds, high.seconds, high.seeds) == (10.0, 80, 3, pytest.approx(20.0), 2)
+    assert (half.seconds, half.samples, half.seeds) == (10.0, 80, 3)
+    assert (high.seconds, high.seeds) == (pytest.approx(20.0), 2)
     assert (grpo.targets["0.5"].seconds, grpo.targets["0.5"].seeds) == (None, 1)  # one of two is not most
 
 
+def test_a_rate_is_as_good_as_its_accuracy_averaged_over_the_time_in_the_budget(tmp_path):
+    curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.7, 0.5]))
+    assert curve.mean(Budget()) == pytest.approx((0.4 * 10 + 0.6 * 10) / 20)
+    assert curve.mean(Budget(seconds=10)) == pytest.approx(0.4)
+    assert curve.mean(Budget(seconds=5)) == 0.1  # only what was there before training
+    slow = load_curve(_run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.2, 0.6]))
+    assert best_rate([curve, slow]) == (1e-3, {1e-3: pytest.approx(0.5), 2e-3: pytest.approx(0.275)})
+
+
+@pytest.mark.parametrize(("best", "place"), [(5e-4, "lowest"), (1e-3, "inside"), (2e-3, "highest")])
+def test_rates_are_chosen_by_runs_that_are_not_reported_and_an_edge_of_the_grid_is_said(best, place, tmp_path, capsys):
+    tried = [_run(tmp_path / "t", "SDPO", r, 9, [0.1, 0.9 if r == best else 0.5]) for r in (5e-4, 1e-3, 2e-3)]
+    runs = [_run(tmp_path, "SDPO", best, seed, [0.1, 0.3]) for seed in (0, 1)]
+    out = tmp_path / "out"
+    told = ["--from-runs", *map(str, runs), "--tuning-runs", *map(str, tried), "--out", str(out)]
+    assert main(told) == 0
+    (row,) = json.loads((out / "results.json").read_text())["summary"]
+    assert (row["learning_rate"], row["seeds"], row["best_rate_at"]) == (best, [0, 1], place)
+    assert row["final"]["values"] == [0.3, 0.3]  # nothing of the runs that chose
+    warning = capsys.readouterr().err
+    assert ("warning" in warning) == (place != "inside") and (place == "inside" or place in warning)
+    assert "on seed 9, which is not reported" in (out / "table.md").read_text()
+
+
+def test_a_rate_tried_alone_is_no_edge(tmp_path, capsys):
+    run = _run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.3])
+    assert main(["--from-runs", str(run), "--out", str(tmp_path / "out")]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_the_rate_that_was_run_on_every_seed_is_kept_when_a_shorter_run_closes_the_budget(tmp_path):
-    """The launcher compares whole runs, 0.9 against 0.3; within the 10 s of GRPO the order is the other way round."""
-    grid = [_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.2, 0.9]), _run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.6, 0.3])]
+    """Over all of their time 1e-3 is better; within the 10 s of GRPO the order is the other way round."""
+    grid = [_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.2, 0.9]), _run(tmp_path, "SDPO", 2e-3, 0, [0.1, 0.4, 0.3])]
     launched, _ = best_rate([load_curve(run) for run in grid])
     assert launched == 1e-3
     others = [_run(tmp_path, "SDPO", launched, seed, [0.1, 0.2, 0.9]) for seed in (1, 2)]
@@ -127,7 +156,7 @@ def test_the_rate_that_was_run_on_every_seed_is_kept_when_a_shorter_run_closes_t
     found = compare([load_curve(run) for run in [*grid, *others, short]])
     assert found.budget.seconds == 10.0
     assert (found.rows[0].learning_rate, found.rows[0].seeds) == (launched, [0, 1, 2])
-    assert found.rows[0].last_by_learning_rate == {"0.001": 0.2, "0.002": 0.6}
+    assert found.rows[0].mean_by_learning_rate == {"0.001": pytest.approx(0.15), "0.002": pytest.approx(0.25)}
 
 
 def test_with_a_data_source_the_others_are_what_is_retained(tmp_path):
@@ -200,6 +229,12 @@ def test_an_option_that_makes_no_sense_is_refused_before_a_run_is_started(option
     with pytest.raises(SystemExit):
         main(["--out", str(tmp_path / "out"), "trainer.total_training_steps=1", option])
     assert option.split("=")[0] in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_rate_cannot_be_tried_on_a_seed_that_is_reported(tmp_path, capsys):
+    steps = "trainer.total_training_steps=1"
+    assert main(["--out", str(tmp_path / "out"), steps, "--seeds=0,1", "--rates=1e-3,2e-3", "--tuning-seed=1"]) == 2
+    assert "--tuning-seed: got 1" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_a_comparison_without_an_end_is_refused(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 from sdpo.errors import ConfigError, SdpoError
 from sdpo.tracking.comparison import launch
 from sdpo.tracking.comparison.curves import Budget, load_curve
-from sdpo.tracking.comparison.launch import Arm, Plan
+from sdpo.tracking.comparison.launch import Arm, Plan, Trial
 from sdpo.tracking.history import RunHistory
 
 # Stands in for a training run: a validation of one second of training and ten samples every 50 ms, until interrupted.
@@ -46,9 +47,9 @@ def plan(tmp_path, monkeypatch):
     script.write_text(RUN)
     real = launch.command
 
-    def command(plan: Plan, arm: Arm, *where) -> list[str]:
-        given = [a for a in real(plan, arm, *where) if "=" in a]
-        return [sys.executable, str(script), {"sdpo": "sdpo", "baseline_grpo": "vanilla"}[arm.root], *given]
+    def command(plan: Plan, trial: Trial, folder: Path) -> list[str]:
+        given = [a for a in real(plan, trial, folder) if "=" in a]
+        return [sys.executable, str(script), {"sdpo": "sdpo", "baseline_grpo": "vanilla"}[trial.arm.root], *given]
 
     monkeypatch.setattr(launch, "command", command)
     monkeypatch.setattr(launch, "POLL_S", 0.02)
@@ -62,7 +63,7 @@ def plan(tmp_path, monkeypatch):
 
 
 def test_a_run_ends_at_the_first_validation_that_has_spent_the_budget(plan):
-    folders = launch.run_all(plan(Budget(seconds=3, samples=40), seeds=(0,)))
+    folders, _ = launch.run_all(plan(Budget(seconds=3, samples=40), seeds=(0,)))
     assert [f.name for f in folders] == ["sdpo-seed0", "baseline_grpo-seed0"]
     for folder in folders:
         end = load_curve(folder).points[-1]
@@ -95,19 +96,28 @@ def test_an_interrupted_comparison_leaves_no_run_behind(plan, tmp_path):
     assert not (tmp_path / "runs" / "baseline_grpo-seed0").exists()
 
 
-def test_the_grid_runs_on_the_first_seed_and_the_best_rate_on_the_others(plan):
-    folders = launch.run_all(plan(Budget(seconds=2), rates=("1e-2", "1e-1")))
-    assert sorted(f.name for f in folders) == sorted(
-        f"{root}-lr{rate}-seed{seed}"
-        for root in ("sdpo", "baseline_grpo")
-        for rate, seed in (("1e-2", 0), ("1e-1", 0), ("1e-1", 1))
-    )
+def test_the_grid_runs_on_a_seed_and_problems_of_its_own_and_the_best_rate_on_the_reported_seeds(plan, tmp_path):
+    own = {"tuning_seed": 7, "tuning": ("data.val_files=[other.jsonl]",)}
+    given = plan(Budget(seconds=2), rates=("1e-2", "1e-1"), overrides=("data.val_files=[test.jsonl]",), **own)
+    folders, tuning = launch.run_all(given)
+    roots = ("sdpo", "baseline_grpo")
+    assert sorted(f.name for f in folders) == sorted(f"{root}-lr1e-1-seed{seed}" for root in roots for seed in (0, 1))
+    assert sorted(f.name for f in tuning) == sorted(f"{root}-lr{r}-seed7" for root in roots for r in given.rates)
+    assert {f.parent.name for f in folders} == {"runs"} and {f.parent.name for f in tuning} == {"tuning"}
+    for folder in (*folders, *tuning):
+        words = json.loads((folder.parent / f"{folder.name}.command.json").read_text())
+        files = [word for word in words if word.startswith("data.val_files=")]
+        assert files[-1] == f"data.val_files=[{'other' if folder in tuning else 'test'}.jsonl]"
+
+
+def test_one_rate_needs_no_runs_to_choose_it(plan):
+    assert launch.run_all(plan(Budget(seconds=1), rates=("1e-1",)))[1] == []
 
 
 def test_what_is_there_is_not_run_again(plan, tmp_path):
     finished = plan(Budget(), overrides=("trainer.total_training_steps=2",))
-    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)]
-    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)] == first
+    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)[0]]
+    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(finished)[0]] == first
 
 
 def test_a_run_of_other_settings_is_not_taken_for_the_wanted_one(plan, tmp_path):
@@ -127,10 +137,10 @@ def test_a_run_of_other_settings_is_not_taken_for_the_wanted_one(plan, tmp_path)
 
 def test_a_comparison_may_be_given_a_longer_budget_and_another_spelling_of_its_folder(plan, tmp_path, monkeypatch):
     short = plan(Budget(), overrides=("trainer.total_training_steps=2",))
-    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(short)]
+    first = [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(short)[0]]
     monkeypatch.chdir(tmp_path)
     again = plan(Budget(seconds=1), overrides=("trainer.total_training_steps=3",), out=Path("."))
-    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(again)] == first
+    assert [(f / "metrics.jsonl").stat().st_mtime_ns for f in launch.run_all(again)[0]] == first
 
 
 def test_a_run_that_failed_before_its_first_line_is_tried_again_with_other_settings(plan):
@@ -143,18 +153,19 @@ def test_a_run_that_failed_before_its_first_line_is_tried_again_with_other_setti
 def test_arms_of_one_root_are_told_apart(plan):
     arms = [Arm.parse("sdpo:alpha=0,x=1"), Arm.parse("sdpo")]
     assert arms[0] == Arm("sdpo", ("alpha=0", "x=1"))
-    folders = launch.run_all(plan(Budget(), arms=arms, seeds=(0,), overrides=("trainer.total_training_steps=2",)))
+    folders, _ = launch.run_all(plan(Budget(), arms=arms, seeds=(0,), overrides=("trainer.total_training_steps=2",)))
     assert [load_curve(f).label for f in folders] == ["sdpo1", "sdpo2"]
 
 
 def test_arms_of_one_root_with_hyphens_in_its_name_are_told_apart(tmp_path):
     plan = Plan((Arm("my-sdpo", ("x=1",)), Arm("my-sdpo")), (), (0,), (), Budget(seconds=1), tmp_path)
-    groups = [a for arm in plan.arms for a in launch.command(plan, arm, "", 0, Path("F")) if "group_name" in a]
+    words = [launch.command(plan, Trial(arm, "", 0), Path("F")) for arm in plan.arms]
+    groups = [a for line in words for a in line if "group_name" in a]
     assert groups == ["trainer.group_name=my-sdpo1", "trainer.group_name=my-sdpo2"]
 
 
 def test_a_look_at_a_running_run_reads_it_once(plan, tmp_path, monkeypatch):
-    (folder,) = launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,)))
+    ((folder,), _) = launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,)))
     read, load = [], RunHistory.load
     monkeypatch.setattr(RunHistory, "load", lambda where: read.append(where) or load(where))
     launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,)))
@@ -168,7 +179,7 @@ def test_a_run_that_fails_is_an_error_with_its_last_words(plan):
 
 def test_the_command_line_gives_every_arm_the_same_settings_and_no_checkpoints(tmp_path):
     plan = Plan((Arm("sdpo"), Arm("baseline_grpo", ("a=1",))), ("model=x",), (0,), (), Budget(seconds=1), tmp_path)
-    first, second = (launch.command(plan, arm, "5e-4", 3, Path("F")) for arm in plan.arms)
+    first, second = (launch.command(plan, Trial(arm, "5e-4", 3), Path("F")) for arm in plan.arms)
     assert first[3:5] == ["--config-name", "sdpo"] and second[3:5] == ["--config-name", "baseline_grpo"]
     assert [a for a in second[5:] if a != "a=1"] == first[5:]
     for wanted in ("trainer.save_freq=0", "model=x", "actor_rollout_ref.actor.optim.lr=5e-4", "data.seed=3"):
