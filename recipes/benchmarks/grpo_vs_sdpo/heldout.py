@@ -2,7 +2,8 @@
 
     python recipes/benchmarks/grpo_vs_sdpo/heldout.py FILE.jsonl [--first 0] [--problems 100] [--known 40]
 
-The second hundred (--first 100) is for choosing learning rates. The known problems have the data source `programs-known`, so that a validation reports them apart: what a run forgets.
+The second hundred (--first 100) is for choosing learning rates. The known problems have the data source
+`programs-known`, so that a validation reports them apart: what a run forgets.
 """
 
 from __future__ import annotations
