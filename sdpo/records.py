@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -128,6 +128,14 @@ class Reprompt:
     trimmed_tokens: int = 0  # cut from feedback and demonstration to fit `max_reprompt_len`
 
 
+class MicroBatchShare(NamedTuple):
+    """Of the reference's micro-batch that a row would be in, for `loss_normalization=micro_batch`."""
+
+    tokens: int  # response tokens of its rows with a signal
+    sequences: int  # rows with a signal
+    share: float  # of the step's responses, those without a signal too
+
+
 @dataclass
 class TrainRow:
     """One response as the actor trains on it. Rows without any signal are never made."""
@@ -140,6 +148,7 @@ class TrainRow:
     advantage: float | None = None  # None: no policy-gradient term
     weight: float = 1.0  # multiplies the row's token losses
     sampler_logprobs: list[float] | None = None
+    micro_batch: MicroBatchShare | None = None  # None: denominators are the step's
 
 
 @dataclass

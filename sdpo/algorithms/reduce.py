@@ -25,17 +25,16 @@ def token_weights(batch: TokenBatch, mode: str, normalization: str, dtype: torch
     | seq-mean-token-sum | 1 / rows of the step |
     | seq-mean-token-sum-norm | 1 / max_response_length (a plain sum over rows, in spite of its name) |
 
-    normalization="micro_batch" takes the denominators from this micro-batch and multiplies by its share of the step's
-    rows, which is what the reference does and depends on the split.
+    normalization="micro_batch" takes the denominators of the reference's micro-batches and multiplies by their share of
+    the step's responses (`micro_batch_shares`).
     """
     weights = batch.weights.to(dtype)[batch.row]
-    tokens, sequences, share = batch.tokens, batch.sequences, 1.0
-    if normalization == "micro_batch":
-        rows = int((batch.row_lengths > 0).sum())
-        tokens, sequences, share = batch.row.shape[0], rows, rows / max(batch.sequences, 1)
-    elif normalization != "global":
+    if normalization == "global":
+        tokens, sequences, share = max(batch.tokens, 1), max(batch.sequences, 1), 1.0
+    elif normalization == "micro_batch":
+        tokens, sequences, share = _of_micro_batches(batch).to(dtype)[batch.row].unbind(-1)
+    else:
         raise ConfigError(problem("self_distillation.loss_normalization", normalization, "global or micro_batch"))
-    tokens, sequences = max(tokens, 1), max(sequences, 1)
     if mode == "token-mean":
         return weights * (share / tokens)
     if mode == "seq-mean-token-mean":
@@ -45,6 +44,16 @@ def token_weights(batch: TokenBatch, mode: str, normalization: str, dtype: torch
     if mode == "seq-mean-token-sum-norm":
         return weights * (share / batch.max_response_length)
     raise ConfigError(problem("actor.loss_agg_mode", mode, ", ".join(AGG_MODES)))
+
+
+def _of_micro_batches(batch: TokenBatch) -> torch.Tensor:
+    """[R, 3]: tokens, rows and share of each row's micro-batch. Without them the whole batch is one, and its rows
+    without tokens are responses without a signal."""
+    if batch.micro_batches is not None:
+        return batch.micro_batches
+    rows = batch.row_lengths.shape[0]
+    own = [batch.row.shape[0], int((batch.row_lengths > 0).sum()), rows / max(batch.sequences, 1)]
+    return batch.weights.new_tensor(own, dtype=torch.float64).expand(rows, 3)
 
 
 def metric_sums(values: dict[str, torch.Tensor]) -> dict[str, tuple[float, float]]:

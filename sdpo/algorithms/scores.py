@@ -125,6 +125,7 @@ class TokenBatch:
     old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current
     sampler_log_probs: torch.Tensor | None = None  # [N] float32, from the inference engine; None: not recorded
     advantages: torch.Tensor | None = None  # [R] float32
+    micro_batches: torch.Tensor | None = None  # [R, 3] float64, each row's `MicroBatchShare`; None: all rows are of one
 
     def part(self, tokens: slice) -> TokenBatch:
         """Some of the N tokens; rows and denominators stay."""

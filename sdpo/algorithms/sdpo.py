@@ -13,6 +13,7 @@ from sdpo.algorithms.distillation import Distillation, TokenTerms, distillation_
 from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import wide
 from sdpo.algorithms.importance import Importance, policy_importance, rollout_importance
+from sdpo.algorithms.micro_batch_shares import set_shares
 from sdpo.algorithms.policy import loss_temperature, policy_terms
 from sdpo.algorithms.reduce import metric_sums, token_weights
 from sdpo.algorithms.rows import fraction, split_into_steps, usable, usable_samples
@@ -42,12 +43,11 @@ class Sdpo:
 
     def __init__(self, config: Config, reprompts: RepromptSource | None = None) -> None:
         actor = config.actor_rollout_ref.actor
-        self.settings, self.reprompts = actor.self_distillation, reprompts
+        self.actor, self.settings, self.reprompts = actor, actor.self_distillation, reprompts
         self.temperature = loss_temperature(config.actor_rollout_ref.rollout.temperature)
         self.divergence = Divergence.from_config(self.settings, self.temperature)
         self.correction = config.algorithm.rollout_correction
         self.agg_mode, self.entropy_coeff = actor.loss_agg_mode, actor.entropy_coeff
-        self.prompts_per_step = actor.ppo_mini_batch_size
 
     def describe(self) -> str:
         return f"SDPO, {self.divergence.describe()}, {self.agg_mode}, teacher {self.settings.teacher_regularization}"
@@ -80,7 +80,9 @@ class Sdpo:
                         sampler_logprobs=sample.sampler_logprobs,
                     )
                 )
-        mini_batches, empty = split_into_steps(rows, self.prompts_per_step)
+        if self.settings.loss_normalization == "micro_batch":
+            set_shares(groups, rows, self.actor)
+        mini_batches, empty = split_into_steps(rows, self.actor.ppo_mini_batch_size)
         metrics = self._batch_metrics(list(reprompts.values()), usable_samples(groups), counts)
         return TrainBatch(mini_batches, metrics | {"sdpo/empty_mini_batches": float(empty)}, reprompts)
 

@@ -113,6 +113,9 @@ def token_batch(
     advantages = None
     if any(row.advantage is not None for row in rows):
         advantages = torch.tensor([row.advantage or 0.0 for row in rows], dtype=torch.float32, device=device)
+    micro_batches = None
+    if rows and all(row.micro_batch is not None for row in rows):
+        micro_batches = torch.tensor([row.micro_batch for row in rows], dtype=torch.float64, device=device)
     return TokenBatch(
         response_ids=torch.tensor([i for row in rows for i in row.response_ids], dtype=torch.int64, device=device),
         row=torch.repeat_interleave(torch.arange(len(rows)), lengths).to(device),
@@ -124,6 +127,7 @@ def token_batch(
         tokens=mini_batch_tokens,
         sequences=mini_batch_sequences,
         max_response_length=max_response_length,
+        micro_batches=micro_batches,
     )
 
 
