@@ -6,22 +6,16 @@ from typing import Any
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
-from .math_answers import (
-    NoAnswer,
-    choice_letter,
-    is_prose,
-    last_boxed,
-    looks_like_mathematics,
-    normalize,
-    plain_words,
-    rational,
-)
+from .math_answers import NoAnswer, last_boxed
+from .math_objects import Leaf, Text, Value
 from .math_pool import AlgebraPool, AlgebraTimeout
+from .math_reading import read, trimmed
+from .math_spelling import Items, Unreadable, tree
 from .result import failed, passed, ungraded
 
 NO_BOX = "No final answer was found. Put it in \\boxed{}."
 CUT_OFF = "The response was cut off before its final answer."
-LONGEST_ANSWER = 2000  # characters given to the algebra
+LONGEST_ANSWER = 2000  # characters that are read as mathematics
 
 
 class MathGrader:
@@ -33,66 +27,63 @@ class MathGrader:
 
     def check(self, prompt: Prompt) -> str | None:
         gold = read_gold(prompt.ground_truth)
-        if gold is None or not (looks_like_mathematics(gold) or self._gradable(gold)):
+        if gold is None or not is_usable(gold):
             return f"gold answer {prompt.ground_truth!r} cannot be read as mathematics"
         return None
 
-    def _gradable(self, gold: str) -> bool:
-        if rational(gold) is not None or choice_letter(gold) or plain_words(gold):
-            return True
-        if is_prose(gold):
-            return False
-        try:
-            return self.pool.readable(normalize(gold))
-        except AlgebraTimeout:
-            return False
-
     def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
         gold = read_gold(prompt.ground_truth)
-        if gold is None:
+        if gold is None or not is_usable(gold):
             return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {prompt.ground_truth!r}")
         try:
             given = last_boxed(answer)
         except NoAnswer:
             return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_BOX)
-        verdict = self.equal(gold, given)
-        if verdict is None:
-            return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {prompt.ground_truth!r}")
-        if verdict:
+        if self.equal(gold, given):
             return passed()
         reveal = f" The correct answer is {gold}." if self.reveal_gold else ""
         return failed(GradeStatus.WRONG, f"Wrong answer: the final answer is not correct.{reveal}")
 
-    def equal(self, gold: str, given: str) -> bool | None:
-        """None: the gold answer cannot be read. Exact comparisons first; the algebra decides the rest."""
-        if not normalize(given):
+    def equal(self, gold: str, given: str) -> bool:
+        """The same text, or plain numbers, need no algebra."""
+        if len(given) > LONGEST_ANSWER or len(gold) > LONGEST_ANSWER:
+            return given == gold
+        ours, theirs = _spelled(gold), _spelled(given)
+        if not ours or not theirs:
             return False
-        if normalize(given).replace(" ", "") == normalize(gold).replace(" ", "") and not is_prose(gold):
+        one, other = _value(gold), _value(given)
+        if ours == theirs:
             return True
-        gold_number, given_number = rational(gold), rational(given)
-        if gold_number is not None and given_number is not None:
-            return gold_number == given_number
-        gold_letter = choice_letter(gold)
-        if gold_letter:
-            given_letter = choice_letter(given)
-            if given_letter:
-                return gold_letter == given_letter
-        words = plain_words(gold)
-        if words:
-            return normalize(given).lower() == words
-        if is_prose(gold):
-            return None
-        return self._algebra(gold, gold_number is not None or bool(gold_letter), given)
-
-    def _algebra(self, gold: str, gold_is_known: bool, given: str) -> bool | None:
-        if len(given) > LONGEST_ANSWER:
+        if one is None or other is None:
             return False
+        if isinstance(one, Leaf) and isinstance(other, Leaf) and None not in (one.exact, other.exact):
+            return one.exact == other.exact
         try:
-            if self.pool.equal(normalize(gold), normalize(given)):
-                return True
+            return self.pool.equal(gold, given)
         except AlgebraTimeout:
             return False  # an answer that cannot be evaluated in time is not an answer
-        return False if gold_is_known or self._gradable(gold) else None
+
+
+def is_usable(gold: str) -> bool:
+    """Anything but running text. What is not read as mathematics is compared by its spelling."""
+    if len(gold) > LONGEST_ANSWER:
+        return False
+    value = _value(gold)
+    return bool(_spelled(gold)) and not (isinstance(value, Text) and " " in value.words and "\\" not in gold)
+
+
+def _spelled(text: str) -> Items | None:
+    try:
+        return trimmed(tree(text))
+    except Unreadable:
+        return None
+
+
+def _value(text: str) -> Value | None:
+    try:
+        return read(text)
+    except Unreadable:
+        return None
 
 
 def read_gold(truth: Any) -> str | None:

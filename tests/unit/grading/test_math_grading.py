@@ -1,15 +1,25 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from sdpo.grading.math_answers import NoAnswer, last_boxed, looks_like_mathematics, rational
+from sdpo.grading.math_answers import NoAnswer, last_boxed
+from sdpo.grading.math_equality import Equality
 from sdpo.grading.math_pool import AlgebraFault, AlgebraPool, AlgebraProcess
-from sdpo.grading.mathematics import MathGrader
+from sdpo.grading.math_reading import exact
+from sdpo.grading.mathematics import MathGrader, is_usable
 from sdpo.records import GradeStatus, Prompt
 
 SECONDS = 2.0  # of CPU time
+PAIRS: dict[str, list[tuple[str, str, float]]] = {}
+for line in Path(__file__).with_name("math_pairs.txt").read_text(encoding="utf-8").splitlines():
+    if line.startswith("= "):
+        claim = PAIRS.setdefault(line[2:], [])
+    elif line and not line.startswith("#"):
+        gold, answer, reward = line.split(" // ")
+        claim.append((gold, answer, float(reward)))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +98,47 @@ def test_a_wrong_final_answer_is_wrong(grader, response, gold):
     assert str(gold) not in result.feedback
 
 
+class InThisProcess:
+    """The comparison that the algebra process makes."""
+
+    def __init__(self):
+        self.equal = Equality().texts
+
+
+@pytest.mark.parametrize("claim", PAIRS)
+def test_pairs_of_gold_and_answer(claim):
+    here = MathGrader(InThisProcess())
+    grades = [(gold, answer, grade(here, rf"\boxed{{{answer}}}", gold).reward) for gold, answer, _ in PAIRS[claim]]
+    assert grades == PAIRS[claim]
+
+
+@pytest.mark.parametrize("claim", PAIRS)
+def test_the_process_gives_the_same_verdict(grader, claim):
+    for gold, answer, reward in PAIRS[claim][:2]:
+        assert grade(grader, rf"So it is \boxed{{{answer}}}.", gold).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "reward"),
+    [
+        (r"The points are $\boxed{(2,2)}$ and $\boxed{(6,2)}$.", "(2,2),(6,2)", 1),
+        (r"$\boxed{(6,2)}$, $\boxed{(2,2)}$", "(2,2),(6,2)", 1),
+        (r"$\boxed{1}$ \text{ or } $\boxed{2}$, or \fbox{3}", "1,2,3", 1),
+        (r"$\boxed{1}$ and $\boxed{2}$", "2", 0),
+        (r"$x = \boxed{2}$ and $y = \boxed{3}$", "(2,3)", 1),
+        (r"$\boxed{4} \quad \boxed{5}$", "4,5", 1),
+        (r"$\boxed{4}$, \boxed{4}", "4", 1),
+        (r"First \boxed{3}. Then \boxed{4}", "4", 1),
+        (r"First \boxed{3} and then \boxed{4}", "4", 1),
+        ("\\boxed{3}\n\n\\boxed{4}", "4", 1),
+        (r"\boxed{32,\!349}", "32349", 1),
+        (r"\boxed{\text{It is } 32}", "32", 0),
+    ],
+)
+def test_several_boxes_in_one_sentence_are_one_answer(grader, response, gold, reward):
+    assert grade(grader, response, gold).reward == reward
+
+
 @pytest.mark.parametrize("response", ["the value 4 shows up here, but I give no box", "4", "", r"boxed{4}"])
 def test_no_box_is_a_format_error(grader, response):
     assert grade(grader, response, "4").status is GradeStatus.FORMAT_ERROR
@@ -157,18 +208,17 @@ def test_the_box_is_found_in_twenty_thousand():
     assert last_boxed("\\boxed{1} " * 20_000) == "1"
 
 
-def test_most_gold_answers_are_checked_without_the_algebra():
-    for gold in (r"\frac{x+1}{2}", "(1, 2)", r"\{1,2\}", "x=5", r"2\sqrt{3}", "sin x", r"[0, \infty)"):
-        assert looks_like_mathematics(gold), gold
-    for gold in ("see the figure", r"\frac{1}{2", "", "1}", "apples"):
-        assert not looks_like_mathematics(gold), gold
+def test_gold_answers_are_checked_without_the_algebra():
+    for gold in (r"\frac{x+1}{2}", "(1, 2)", r"\{1,2\}", "x=5", r"2\sqrt{3}", "sin x", r"[0, \infty)", "east"):
+        assert is_usable(gold), gold
+    for gold in ("see the figure", r"\frac{1}{2", "", "1}"):
+        assert not is_usable(gold), gold
 
 
 def test_numbers_are_compared_exactly():
-    assert rational("1,000.50") == rational(r"\frac{2001}{2}")
-    assert rational("0.1") != rational("0.10000000000000001")
-    assert rational("1/0") is None
-    assert rational("9" * 5000) is None
+    assert exact("1,000.50") == exact(r"\frac{2001}{2}")
+    assert exact("0.1") != exact("0.10000000000000001")
+    assert exact("1/0") is None
 
 
 def test_closing_a_pool_leaves_another_one_at_work(pool):

@@ -1,0 +1,369 @@
+"""The innermost expressions of an answer, as exact numbers and as LaTeX that the computer algebra reads without
+guessing: decimals as fractions, products with their sign where a reader could take them for something else."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from .math_objects import Leaf
+from .math_spelling import ACCENTS, FUNCTIONS, Group, Items, Table, Unreadable, Words
+
+MOST_DIGITS = LARGEST_EXPONENT = 2000  # of a number that is written out
+LONGEST_LITERAL = 12  # tokens of one number: 0.1 \\dot{2} 3 \\dot{4}
+CLOSING = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_GREEK = re.findall(
+    r"\w+",
+    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau
+    upsilon phi chi psi omega ell""",
+)
+NAMES = frozenset(rf"\{letter}" for name in _GREEK for letter in (name, name.capitalize()))
+_APPLIED = frozenset("fghFGPQ")  # letters that a bracket makes functions, not factors
+_SIGNS = {"+": "+", "-": "-", "/": "/", "!": "!", "|": "|", r"\cdot": r"\cdot ", r"\div": r"\div "}
+_CONSTANTS = frozenset([r"\pi", r"\infty", "e"])
+# What the library reads as something else than a name.
+_RENAMED = {"d": r"\text{d}", "I": r"\text{I}", "i": r"\text{imaginary}", r"\gamma": r"\text{smallgamma}",
+            r"\Gamma": r"\text{largegamma}", r"\ell": r"\text{ell}", r"\Psi": r"\text{Psi}"}  # fmt: skip
+_NUMBER = re.compile(r"(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
+
+
+def leaf(items: Items) -> Leaf:
+    """Raises Unreadable for whatever is not an expression from end to end."""
+    plain = _plain(items)
+    return Leaf.of(plain) if plain is not None else Leaf(_Writer(items).write())
+
+
+def number_at(items: Items, at: int) -> bool:
+    item = items[at] if at < len(items) else ""
+    return isinstance(item, str) and item[:1] in "0123456789." and item not in ("", ".")
+
+
+def split_thousands(items: Items, in_brackets: bool) -> Items:
+    """1,234 is one number; in brackets it is two, unless the second could not stand alone: (1,024)."""
+    out: list = []
+    for i, item in enumerate(items):
+        if number_at(items, i) and "," in item:
+            groups = item.split(",")
+            if in_brackets and not any(group.startswith("0") for group in groups[1:]):
+                out.extend(part for group in groups for part in (group, ","))
+                out.pop()
+                continue
+            item = item.replace(",", "")
+        out.append(item)
+    return tuple(out)
+
+
+def closing_bracket(items: Items, at: int) -> int:
+    depth = 0
+    for i in range(at, len(items)):
+        depth += (items[i] in CLOSING) - (items[i] in CLOSING.values())
+        if depth == 0:
+            return i
+    raise Unreadable("a bracket is not closed")
+
+
+def _value(token: str) -> Fraction | None:
+    whole, part, exponent = _NUMBER.fullmatch(token.replace(",", "")).groups()  # type: ignore[union-attr]
+    if exponent and (len(exponent) > 6 or abs(int(exponent)) > LARGEST_EXPONENT):
+        return None
+    if len(whole) + len(part or "") > MOST_DIGITS:
+        return None
+    digits = Fraction(int(whole + (part or "") or 0), 10 ** len(part or ""))
+    return digits * Fraction(10) ** int(exponent or 0)
+
+
+def _whole(items: object) -> int | None:
+    """The integer in an argument's braces."""
+    if isinstance(items, Group) and len(items) == 1 and isinstance(items[0], str) and items[0].isdecimal():
+        return int(items[0])
+    return None
+
+
+def _plain(items: Items) -> Fraction | None:
+    """The value of a signed integer, decimal, repeating decimal, fraction, mixed number or a x 10^n."""
+    start = next((i for i, item in enumerate(items) if item not in ("+", "-")), len(items))
+    sign, items = (-1) ** items[:start].count("-"), items[start:]
+    if not items:
+        return None
+    value, used = _literal(items)
+    if value is None or used == len(items):
+        return None if value is None else sign * value
+    if items[used] == "/" and number_at(items, used + 1):
+        below, more = _literal(items[used + 1 :])
+        return sign * value / below if below and used + 1 + more == len(items) else None
+    if items[used] in (r"\cdot", "x") and items[used + 1 : used + 3] == ("10", "^") and len(items) == used + 4:
+        power = items[-1] if isinstance(items[-1], Group) else Group((items[-1],))
+        text = "".join(map(str, power))
+        if re.fullmatch(r"[+-]?\d{1,6}", text) and abs(int(text)) <= LARGEST_EXPONENT:
+            return sign * value * Fraction(10) ** int(text)
+    return None
+
+
+def _literal(items: Items) -> tuple[Fraction | None, int]:
+    """The number that the items begin with, and how many of them it takes."""
+    if items[0] == r"\frac":
+        top, bottom, used = _two_arguments(items, 1)
+        above, below = _plain(top), _plain(bottom)
+        return (above / below if above is not None and below else None), used
+    if items[0] == "." and len(items) > 1:  # .5 with a bar over the 5
+        value, used = _repeating(("0", *items)) or (None, 1)
+        return value, used - 1
+    if not number_at(items, 0):
+        return None, 0
+    value = _value(items[0])
+    if value is None:
+        return None, 0
+    repeating = _repeating(items)
+    if repeating is not None:
+        return repeating
+    if items[0].isdecimal() and items[1:2] == (r"\frac",):  # 2 1/2
+        top, bottom, used = _two_arguments(items, 2)
+        above, below = _whole(Group(top)), _whole(Group(bottom))
+        return (value + Fraction(above, below) if above is not None and below else None), used
+    if items[0].isdecimal() and number_at(items, 1) and items[2:3] == ("/",) and number_at(items, 3):
+        if items[1].isdecimal() and items[3].isdecimal() and int(items[1]) < int(items[3]):
+            return value + Fraction(int(items[1]), int(items[3])), 4
+        return None, 0
+    return value, 1
+
+
+def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
+    """0.1 and then 6 under a bar or dots, or in brackets. None: no such thing follows."""
+    dotted = items[1:2] == (".",)
+    at = 2 if dotted else 1
+    if not (dotted or "." in items[0]) or at >= len(items):
+        return None
+    if items[at] in (r"\overline", r"\bar") or items[at] == r"\dot":
+        period, used = _argument_digits(items, at + 1), at + 2
+        while items[at] == r"\dot" and used < len(items) and (number_at(items, used) or items[used] == r"\dot"):
+            more = items[used] if number_at(items, used) else _argument_digits(items, used + 1)
+            period, used = period + more, used + (1 if number_at(items, used) else 2)
+            if items[used - 2] == r"\dot":
+                break
+    elif items[at] == "(" and number_at(items, at + 1) and items[at + 2 : at + 3] == (")",):
+        period, used = items[at + 1], at + 3
+    else:
+        return None
+    if not period.isdecimal() or len(period) > MOST_DIGITS or "e" in items[0].lower():
+        raise Unreadable("a repeating decimal")
+    places = len(items[0].partition(".")[2])
+    start = _value(items[0]) or Fraction(0)
+    return start + Fraction(int(period), (10 ** len(period) - 1) * 10**places), used
+
+
+def _argument_digits(items: Items, at: int) -> str:
+    argument = items[at] if at < len(items) else ""
+    parts = argument if isinstance(argument, Group) else (argument,)
+    return "".join(part if isinstance(part, str) else "?" for part in parts)
+
+
+def _two_arguments(items: Items, at: int) -> tuple[Items, Items, int]:
+    """Of a fraction, braces or not; the index behind them. 12 are two digits."""
+    first, at = _one_argument(items, at)
+    if len(first) == 1 and not isinstance(items[at - 1], Group) and len(str(first[0])) == 2:
+        token = str(first[0])
+        if token.isalnum():
+            return (token[0],), (token[1],), at
+    second, at = _one_argument(items, at)
+    if any(not isinstance(items[i], Group) and str(items[i]).isalnum() and len(str(items[i])) > 1 for i in (at - 1,)):
+        raise Unreadable("which digits the fraction takes")
+    return first, second, at
+
+
+def _one_argument(items: Items, at: int) -> tuple[Items, int]:
+    if at >= len(items) or isinstance(items[at], Table):
+        raise Unreadable("an argument is missing")
+    item = items[at]
+    if isinstance(item, Group):
+        return tuple(item), at + 1
+    if item in (r"\sqrt", r"\surd", r"\frac"):
+        raise Unreadable("an argument without braces")
+    return (item,), at + 1
+
+
+class _Writer:
+    """One expression; `last` is what stands before: "" (nothing), "sign", "number", "name", "closed"."""
+
+    def __init__(self, items: Items) -> None:
+        self.items, self.at, self.out, self.last = items, 0, [], ""
+        self.divided = False
+        self.bars = 0
+
+    def write(self) -> str:
+        if not self.items:
+            raise Unreadable("an empty expression")
+        while self.at < len(self.items):
+            self._step(self.items[self.at])
+        if self.last in ("", "sign"):
+            raise Unreadable("the expression ends too early")
+        if self.bars % 2:
+            raise Unreadable("a bar is not closed")
+        return " ".join(self.out)
+
+    def _put(self, text: str, last: str) -> None:
+        self.out.append(text)
+        self.last = last
+        self.at += 1
+
+    def _factor(self, text: str, last: str) -> None:
+        """Something that may stand beside a factor without a sign."""
+        if self.last == "number" and last == "number":
+            raise Unreadable("two numbers in a row")
+        if self.divided and self.last in ("number", "name", "closed"):
+            raise Unreadable("what the slash divides by")
+        if self.last in ("number", "closed") and last in ("number", "closed"):
+            self.out.append(r"\cdot ")
+        elif self.last == "name" and last == "number":
+            raise Unreadable("a number after a name")
+        self._put(text, last)
+
+    def _step(self, item: object) -> None:
+        if isinstance(item, Table):
+            raise Unreadable("a table in an expression")
+        if isinstance(item, Group):
+            raise Unreadable("braces")
+        if number_at(self.items, self.at) or item == ".":
+            self._number()
+        elif item in ("^", "_"):
+            self._script(str(item))
+        elif item in _SIGNS:
+            self._sign(str(item))
+        elif item in ("(", "[", r"\lfloor", r"\lceil"):
+            self._brackets(str(item))
+        elif item in (r"\frac", r"\binom"):
+            top, bottom, end = _two_arguments(self.items, self.at + 1)
+            above, below = _Writer(top).write(), _Writer(bottom).write()
+            self._factor(f"{item}{{{above}}}{{{below}}}", "closed")
+            self.at = end
+        elif item in (r"\sqrt", r"\surd"):
+            self._root()
+        elif item in FUNCTIONS:
+            self._factor(f"{item} ", "function")
+        else:
+            self._name(item)
+
+    def _number(self) -> None:
+        value, used = _literal(self.items[self.at : self.at + LONGEST_LITERAL])
+        if value is None:
+            raise Unreadable("a number")
+        end = self.at + used
+        fraction = self.items[end : end + 1] == ("/",) and number_at(self.items, end + 1)
+        if fraction and not self.divided:
+            below, more = _literal(self.items[end + 1 : end + LONGEST_LITERAL])
+            following = self.items[end + 1 + more : end + 2 + more]
+            if below and following not in (("^",), ("!",), ("_",)):
+                value, end = value / below, end + 1 + more
+        if self.items[end : end + 1] == (r"\%",):
+            value, end = value / 100, end + 1
+        text = Leaf.of(value).latex
+        if self.items[end : end + 2] == ("^", r"\circ"):
+            text, end = rf"(\frac{{{value.numerator}\pi}}{{{value.denominator * 180}}})", end + 2
+        self._factor(text, "number")
+        self.at = end
+
+    def _sign(self, sign: str) -> None:
+        if sign == "|":
+            self.bars += 1
+            self._put("|", "sign" if self.bars % 2 else "closed")
+            return
+        if sign == "!":
+            if self.last not in ("number", "name", "closed"):
+                raise Unreadable("a factorial of nothing")
+            self._put("!", "closed")
+            return
+        if sign not in "+-" and self.last in ("", "sign", "function"):
+            raise Unreadable("an operator without a left side")
+        self.divided = sign == "/"
+        self._put(_SIGNS[sign], "sign")
+
+    def _brackets(self, opening: str) -> None:
+        end = closing_bracket(self.items, self.at)
+        if self.items[end] != CLOSING[opening]:
+            raise Unreadable("brackets do not match")
+        inner = self.items[self.at + 1 : end]
+        left, right = ("(", ")") if opening == "[" else (opening, CLOSING[opening])
+        if self.last == "function" and "," in inner:
+            text = ",".join(_Writer(part).write() for part in _at_commas(inner))
+        else:
+            text = _Writer(inner).write()
+        if self.last == "name" and str(self.items[self.at - 1]) not in _APPLIED:
+            if self.divided:
+                raise Unreadable("what the slash divides by")
+            self.out.append(r"\cdot ")
+        self._factor(f"{left}{text}{right}", "closed")
+        self.at = end + 1
+
+    def _script(self, script: str) -> None:
+        argument = self.items[self.at + 1 : self.at + 2]
+        used = 2
+        if script == "^" and argument == ("-",):
+            argument, used = (Group(self.items[self.at + 1 : self.at + 3]),), 3
+        if not argument or isinstance(argument[0], Table):
+            raise Unreadable("an exponent is missing")
+        inner = argument[0] if isinstance(argument[0], Group) else Group(argument)
+        if script == "_":
+            self._subscript(inner)
+        elif self.last in ("number", "name", "closed", "function"):
+            self.out.append(f"^{{{_Writer(tuple(inner)).write()}}}")
+        else:
+            raise Unreadable("an exponent of nothing")
+        if script == "^" and self.items[self.at + used : self.at + used + 1] == ("^",):
+            raise Unreadable("a tower without braces")
+        self.last = self.last if self.last == "function" else "closed" if script == "^" else "name"
+        self.at += used
+
+    def _subscript(self, inner: Group) -> None:
+        if self.last == "function" and self.out[-1].startswith(r"\log"):
+            self.out[-1] = rf"\log_{{{_Writer(tuple(inner)).write()}}} "
+            self.last = "function"
+            return
+        text = "".join(map(str, inner))
+        if self.last != "name" or not text.replace("+", "").replace("-", "").isalnum():
+            raise Unreadable("a subscript")
+        self.out[-1] = f"{self.out[-1].strip()}_{{{text}}}"
+
+    def _root(self) -> None:
+        at, degree = self.at + 1, ""
+        if self.items[at : at + 1] == ("[",):
+            end = closing_bracket(self.items, at)
+            degree, at = f"[{_Writer(self.items[at + 1 : end]).write()}]", end + 1
+        if at >= len(self.items):
+            raise Unreadable("a root of nothing")
+        if self.items[at] == "(":
+            end = closing_bracket(self.items, at)
+            inner, at = self.items[at + 1 : end], end + 1
+        else:
+            inner, at = _one_argument(self.items, at)
+        braced = isinstance(self.items[at - 1], Group) or self.items[at - 1] == ")" or self.items[self.at] == r"\surd"
+        if not braced and len(str(inner[0])) > 1 and str(inner[0]).isalnum():
+            raise Unreadable("how far the root goes")
+        self._factor(rf"\sqrt{degree}{{{_Writer(tuple(inner)).write()}}}", "closed")
+        self.at = at
+
+    def _name(self, item: object) -> None:
+        text = str(item)
+        if item in ACCENTS and self.at + 1 < len(self.items):
+            (inner, end) = _one_argument(self.items, self.at + 1)
+            letters = "".join(map(str, inner))
+            if not letters.isalpha():
+                raise Unreadable(f"{item} of something else than a name")
+            self._factor(rf"\text{{{text[1:]}{letters}}}", "name")
+            self.at = end
+        elif item in NAMES or item in _CONSTANTS:
+            self._factor(_RENAMED.get(text, f"{text} "), "name")
+        elif isinstance(item, Words) and len(text) > 1:
+            raise Unreadable(f"a word in an expression: {text}")
+        elif text.isalpha() and text.isascii():
+            for letter in text[:-1]:
+                self._factor(_RENAMED.get(letter, letter), "name")
+                self.at -= 1
+            self._factor(_RENAMED.get(text[-1], text[-1]), "name")
+        else:
+            raise Unreadable(f"no mathematics: {text}")
+
+
+def _at_commas(items: Items) -> list[Items]:
+    parts: list[list] = [[]]
+    for item in items:
+        parts.append([]) if item == "," else parts[-1].append(item)
+    return [tuple(part) for part in parts]

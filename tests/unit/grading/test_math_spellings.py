@@ -1,0 +1,236 @@
+"""One mathematical object in many spellings is one answer; different objects are different answers.
+
+The comparison itself is asked, without the process that usually runs it; `test_math_grading.py` goes through that.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdpo.grading.math_equality import Equality
+from sdpo.grading.mathematics import MathGrader
+
+INTEGERS = st.integers(-30, 30)
+RATIONALS = st.fractions(min_value=-20, max_value=20, max_denominator=12)
+SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+FULL_WIDTH = str.maketrans("0123456789,()", "０１２３４５６７８９，（）")
+VULGAR = {Fraction(1, 2): "½", Fraction(1, 3): "⅓", Fraction(2, 3): "⅔", Fraction(1, 4): "¼", Fraction(3, 4): "¾",
+          Fraction(1, 5): "⅕", Fraction(5, 8): "⅝"}  # fmt: skip
+
+
+class InThisProcess:
+    """The comparison of the algebra process, asked directly."""
+
+    def __init__(self) -> None:
+        self.equal = Equality().texts
+
+
+GRADER = MathGrader(InThisProcess())  # type: ignore[arg-type]
+same = GRADER.equal
+
+
+def draws(data, *spellings):
+    return data.draw(st.sampled_from(spellings))
+
+
+def styled(data, text):
+    """The same text with what only styles it."""
+    return draws(
+        data,
+        text,
+        f"${text}$",
+        rf"\({text}\)",
+        rf"\displaystyle {text}",
+        rf"\color{{red}}{{{text}}}",
+        rf"\textcolor{{blue}}{{{text}}}",
+        rf"{{\color[rgb]{{1,0,0}} {text}}}",
+        rf"\boldsymbol{{{text}}}",
+        rf"\mathbf{{{text}}}",
+        rf"\bm{{{text}}}",
+        rf"\underline{{{text}}}",
+        rf"\phantom{{9}}{text}",
+        rf"{text}\,",
+        rf"\mbox{{${text}$}}",
+        rf"\text{{${text}$}}",
+        rf"\boxed{{{text}}}",
+        rf"\large {text}.",
+        f"{{{text}}}",
+    )
+
+
+def integer(data, n):
+    sign = draws(data, "-", "−", "- ") if n < 0 else draws(data, "", "", "+")
+    digits = str(abs(n))
+    if len(digits) > 3:
+        groups = f"{abs(n):,}"
+        digits = draws(data, digits, groups, *(groups.replace(",", s) for s in ("{,}", r",\!", r"\,", " ", r"\ ", "~")))
+    return sign + draws(data, digits, digits, digits.translate(FULL_WIDTH) if "," not in digits else digits)
+
+
+def repeating(value):
+    """Digits before the period, and the period; None for a decimal that ends."""
+    start = str(int(abs(value)))
+    rest, seen, digits = abs(value) - int(start), {}, ""
+    while rest and rest not in seen:
+        seen[rest] = len(digits)
+        digits += str(int(rest * 10))
+        rest = rest * 10 - int(rest * 10)
+    if not rest:
+        return start, digits, ""
+    return start, digits[: seen[rest]], digits[seen[rest] :]
+
+
+def rational(data, value):
+    if value.denominator == 1:
+        return integer(data, value.numerator)
+    sign = draws(data, "-", "−") if value < 0 else ""
+    top, bottom = abs(value.numerator), value.denominator
+    whole, left = divmod(top, bottom)
+    forms = [
+        *(rf"{frac}{{{top}}}{{{bottom}}}" for frac in (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac ")),
+        *(f"{top}{slash}{bottom}" for slash in ("/", " / ", "⁄")),
+        rf"\frac{{{2 * top}}}{{{2 * bottom}}}",
+        rf"\left(\frac{{{top}}}{{{bottom}}}\right)",
+    ]
+    if top < 10 and bottom < 10:
+        braces = (rf"{top}{bottom}", rf" {top} {bottom}", rf"{top}{{{bottom}}}", rf"{{{top}}}{bottom}")
+        forms += [rf"\frac{arguments}" for arguments in braces]
+    if whole and left:
+        forms += [rf"{whole}\frac{{{left}}}{{{bottom}}}", f"{whole} {left}/{bottom}"]
+    if Fraction(left, bottom) in VULGAR:
+        forms.append(f"{whole or ''}{VULGAR[Fraction(left, bottom)]}")
+    return sign + draws(data, *forms, *decimals(value))
+
+
+def decimals(value):
+    start, digits, period = repeating(value)
+    if not period:
+        number, places = int(start + digits), len(digits)
+        return [f"{start}.{digits}", f"{start}.{digits}0", f"{number}e-{places}", rf"{number}\times 10^{{-{places}}}",
+                f"{number}×10{f'-{places}'.translate(SUPERSCRIPTS)}"]  # fmt: skip
+    if len(period) > 7:
+        return []
+    dots = rf"\dot{{{period[0]}}}" + (rf"{period[1:-1]}\dot{{{period[-1]}}}" if len(period) > 1 else "")
+    marked = "".join(digit + "\u0305" for digit in period)
+    periods = (rf"\overline{{{period}}}", rf"\bar{{{period}}}", f"({period})", marked, dots)
+    return [f"{start}.{digits}{repeated}" for repeated in periods]
+
+
+def root(data, value):
+    factor, radicand = value
+    roots = [rf"\sqrt{{{radicand}}}", f"√{radicand}", f"√({radicand})", rf"\sqrt[2]{{{radicand}}}", rf"\sqrt{radicand}"]
+    square = rf"\sqrt{{{factor * factor * radicand}}}"
+    return draws(
+        data,
+        rf"{factor}\cdot {draws(data, *roots, rf'{radicand}^{{1/2}}', rf'{radicand}^{{0.5}}')}",
+        f"{factor}{draws(data, *roots)}",
+        rf"\frac{{{2 * factor}{draws(data, *roots)}}}{{2}}",
+        rf"\frac{{{factor * radicand}}}{{{draws(data, *roots)}}}",
+        square if factor > 0 else f"-{square}",
+    )
+
+
+def joined(data, parts, separators=(",", ", ", r",\,", r", \quad ")):
+    return draws(data, *separators).join(parts)
+
+
+def pair(data, value):
+    left, right = draws(data, ("(", ")"), (r"\left(", r"\right)"), (r"\bigl( ", r" \bigr)"), (r"\lparen ", r"\rparen "))
+    return left + joined(data, [rational(data, part) for part in value], (", ", r",\,", r", \quad ")) + right
+
+
+def set_of(data, value):
+    left, right = draws(data, (r"\{", r"\}"), (r"\left\{", r"\right\}"), (r"\lbrace ", r"\rbrace "), (r"\{ ", r" \}"))
+    parts = [rational(data, part) for part in data.draw(st.permutations(sorted(value)))]
+    return left + joined(data, parts, (", ", r",\,")) + right
+
+
+def interval(data, value):
+    (low, high), closed_left, closed_right = value
+    ends = rational(data, low), rational(data, high)
+    left, right = "[" if closed_left else "(", "]" if closed_right else ")"
+    below, above = (r"\le" if closed_left else "<"), (r"\leq" if closed_right else "<")
+    unicode = {r"\le": "≤", r"\leq": "⩽", "<": "<"}
+    return draws(
+        data,
+        f"{left}{ends[0]}, {ends[1]}{right}",
+        rf"\left{left} {ends[0]} , {ends[1]} \right{right}",
+        rf"x \in {left}{ends[0]}, {ends[1]}{right}",
+        f"x ∈ {left}{ends[0]}, {ends[1]}{right}",
+        f"{ends[0]} {below} x {above} {ends[1]}",
+        f"{ends[0]} {unicode[below]} x {unicode[above]} {ends[1]}",
+        f"{ends[1]} {'>=' if closed_right else '>'} x {'>=' if closed_left else '>'} {ends[0]}",
+        rf"\{{x \mid {ends[0]} {below} x {above} {ends[1]}\}}",
+        *([f"]{ends[0]}, {ends[1]}["] if not closed_left and not closed_right else []),
+    )
+
+
+def matrix(data, value):
+    row = draws(data, r"\\", r" \\ ", "\\\\\n", r"\\[2pt] ")
+    column = draws(data, "&", " & ", "  &\t")
+    kind = draws(data, "pmatrix", "bmatrix", "matrix", "array")
+    body = row.join(column.join(rational(data, part) for part in line) for line in value)
+    body += draws(data, "", r" \\", "\n")
+    if kind == "array":
+        return rf"\left[\begin{{array}}{{{'c' * len(value[0])}}}{body}\end{{array}}\right]"
+    brackets = (r"\left(", r"\right)") if kind == "matrix" else ("", "")
+    return rf"{brackets[0]}\begin{{{kind}}}{body}\end{{{kind}}}{brackets[1]}"
+
+
+UNITS = {
+    "": [""],
+    "cm": [r"\text{ cm}", " cm", r"\,\mathrm{cm}", r"\text{ centimeters}", r"~\text{cm}", r"\ \textrm{cm}"],
+    "cm2": [r"\text{ cm}^2", " cm^2", " cm²", r"\text{ square centimeters}", r"\text{ sq. cm}", r"\,\mathrm{cm}^{2}"],
+    "km/h": [r"\text{ km/h}", " km/h", r"\text{ km per hour}", r"\frac{\text{km}}{\text{h}}", r"\,\mathrm{km\,h^{-1}}"],
+    "dollar": [r"\text{ dollars}", " dollars", r"\text{ USD}", r"\$"],
+    "apple": [r"\text{ apples}", " apples", r"\text{ red apples}"],
+    "degree": [r"^\circ", "°", r"^{\circ}", r"\degree", r"\text{ degrees}", " degrees"],
+}
+
+
+def quantity(data, value):
+    number, unit = value
+    return draws(data, str(number), f"{number}.0", integer(data, number)) + draws(data, *UNITS[unit])
+
+
+OBJECTS = {
+    "integer": (st.integers(-10**7, 10**7), integer),
+    "rational": (RATIONALS, rational),
+    "root": (st.tuples(st.sampled_from([-3, -2, 2, 3, 5]), st.sampled_from([2, 3, 5, 6, 7])), root),
+    "pair": (st.tuples(RATIONALS, RATIONALS), pair),
+    "set": (st.frozensets(INTEGERS.map(Fraction), min_size=1, max_size=4), set_of),
+    "interval": (
+        st.tuples(
+            st.tuples(RATIONALS, RATIONALS).filter(lambda ends: ends[0] < ends[1]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        interval,
+    ),
+    "matrix": (st.integers(1, 3).flatmap(
+        lambda columns: st.lists(st.tuples(*[RATIONALS] * columns), min_size=2, max_size=3).map(tuple)), matrix),
+    "quantity": (st.tuples(st.integers(1, 999), st.sampled_from([unit for unit in UNITS if unit])), quantity),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_two_spellings_of_one_object_are_one_answer(kind, data):
+    objects, spell = OBJECTS[kind]
+    value = data.draw(objects)
+    assert same(styled(data, spell(data, value)), styled(data, spell(data, value)))
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_spellings_of_two_objects_are_two_answers(kind, data):
+    objects, spell = OBJECTS[kind]
+    one = data.draw(objects)
+    other = data.draw(objects.filter(lambda value: value != one))
+    assert not same(styled(data, spell(data, one)), styled(data, spell(data, other)))
