@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, TextIO
 
 from sdpo.config.compose import compose
 from sdpo.config.schema import Config
+from sdpo.data.long_integers import read_json
 from sdpo.errors import ConfigError, DataError, SandboxUnavailable
 from sdpo.grading.code_tests import read_limits, read_tests
 from sdpo.grading.registry import build_source_grader
@@ -143,7 +144,7 @@ def settled(number: int, identity: Any, result: Any) -> tuple[int, Any, Grade | 
 def read_line(line: bytes) -> tuple[Any, Answer]:
     """(id, answer). Raises MalformedLine naming the field."""
     try:
-        data = json.loads(line.decode())
+        data = read_json(line.decode())
     except UnicodeDecodeError as error:
         raise MalformedLine(f"not UTF-8 (byte {error.start + 1})") from None
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sdpo.data.json_array import array_elements
+from sdpo.data.long_integers import read_json
 from sdpo.errors import DataError, problem
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -102,7 +103,7 @@ def _first_character(file: TextIO) -> str:
 
 def _parse_line(line: str, where: str) -> Any:
     try:
-        return json.loads(line)
+        return read_json(line)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not valid JSON: {error}; write one object a line, or one array of objects"

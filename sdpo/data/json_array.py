@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from sdpo.data.long_integers import read_integer
+
 CHUNK = 1 << 20  # characters
 LONGEST_TOKEN = 16  # characters; a token other than a string (-Infinity, an escape) may be cut in two
 
@@ -35,7 +37,7 @@ class _Text:
 
     def __init__(self, file: TextIO, chunk: int) -> None:
         self.file, self.chunk, self.buffer, self.at = file, chunk, "", 0
-        self.decoder = json.JSONDecoder()
+        self.decoder = json.JSONDecoder(parse_int=read_integer)
 
     def more(self, size: int) -> bool:
         """Forgets what was used and reads on; False at the end of the file."""

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sdpo.data.long_integers import read_json
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
@@ -194,7 +195,7 @@ def _ground_truth(reward_model: Mapping[str, Any], where: str) -> Any:
     if reward_model.get("encoding") != "json":
         return truth
     try:
-        return json.loads(truth)
+        return read_json(truth)
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"{where}: reward_model.ground_truth: encoding is json, but {_short(truth)} is not: {error}"
@@ -207,7 +208,7 @@ def _decoded(value: Any, where: str, kind: type, from_table: bool) -> Any:
         return None
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = read_json(value)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not valid JSON: {error}") from error
     elif from_table:
