@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sdpo.errors import DataError
@@ -10,9 +11,8 @@ from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 from .code_tests import AssertTests, FunctionTests, StdinCase, StdinTests, read_limits, read_tests
 from .compare import outputs_equal, values_equal
 from .extract import extract_code
-from .feedback import FeedbackOptions
+from .feedback import FeedbackOptions, show
 from .result import failed, from_tests, ungraded
-from .sandbox.inside.frames import Opaque
 from .sandbox.limits import Limits
 from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 
@@ -103,6 +103,7 @@ class CodeGrader:
         """One run per test, until one breaks a limit: the tests after it would only cost time, and count as failed
         with it."""
         results: list[TestOutcome] = []
+        idle = 0.0
         for case in tests.cases:
             if results and results[-1].status in STOPPING:
                 results.append(
@@ -111,6 +112,9 @@ class CodeGrader:
                 continue
             cap = (limits.output_kb << 10) + 2 * len(case.output.encode("utf-8", "surrogatepass"))
             outcome = self.runner.run_program(source, case.input.encode("utf-8", "surrogatepass"), limits, cap)
+            idle += outcome.idle_s
+            if idle > limits.idle_s(len(tests.cases)):
+                outcome = replace(outcome, status=GradeStatus.TIMEOUT, detail=f"{idle:.1f} s asleep")
             results.append(stdin_outcome(case, outcome))
         return results
 
@@ -153,16 +157,6 @@ def stdin_outcome(case: StdinCase, outcome: ProgramOutcome) -> TestOutcome:
         detail = f"The program ended with {detail}"
     error = "" if status in (GradeStatus.OK, GradeStatus.WRONG) else error_text(outcome.fault, detail)
     return TestOutcome(status, case.input, case.output, got, error, outcome.wall_s, case.hidden)
-
-
-def show(value: Any) -> str:
-    """A value for feedback; long integers would be refused by repr()."""
-    if isinstance(value, Opaque):
-        return value.text
-    try:
-        return repr(value)
-    except ValueError:
-        return "a very long integer"
 
 
 def error_text(fault: Fault | None, detail: str) -> str:

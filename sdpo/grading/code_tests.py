@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import Any
 
+from sdpo.data.long_integers import in_pieces, read_json
 from sdpo.errors import DataError, problem
 
 from .sandbox.assert_code import can_fail, reaches_inside
@@ -61,7 +63,7 @@ def read_tests(truth: Any) -> CodeTests | None:
     """None when there are no tests to run; DataError when they cannot be read."""
     if isinstance(truth, str):
         try:
-            truth = json.loads(truth)
+            truth = read_json(truth)
         except (ValueError, RecursionError):
             raise DataError(problem("tests", truth[:60], TYPES)) from None
     if truth is None or truth == []:
@@ -105,7 +107,7 @@ def _cases(truth: dict) -> list[dict]:
         return []
     if isinstance(cases, str):
         try:
-            cases = json.loads(cases)
+            cases = read_json(cases)
         except (ValueError, RecursionError):
             raise DataError(problem("tests.cases", cases[:60], "a list of objects, or JSON text of one")) from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
@@ -139,7 +141,7 @@ def _function_tests(truth: dict) -> FunctionTests | None:
 
 def _json_lines(text: str, index: int) -> list[Any]:
     try:
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return [read_json(line) for line in text.split("\n") if line.strip()]
     except (ValueError, RecursionError):
         raise DataError(problem(f"tests.cases[{index}].args", text[:60], "one JSON value per line")) from None
 
@@ -148,7 +150,7 @@ def _json_or_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except (ValueError, RecursionError):
         return value
 
@@ -172,8 +174,9 @@ def _assert_tests(truth: dict) -> AssertTests | None:
     if entry_point is not None and not (isinstance(entry_point, str) and entry_point.isidentifier()):
         raise DataError(problem("tests.entry_point", entry_point, "a function name"))
     try:
+        code = in_pieces(code)
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem("tests.code", code[:60], f"Python text ({error})")) from None
     if (way := reaches_inside(tree)) is not None:
         raise DataError(problem("tests.code", way, "tests that only call the solution, which runs in another process"))

@@ -7,12 +7,16 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sdpo.records import GradeStatus, TestOutcome
+
+from .sandbox.inside.frames import Opaque
 
 CHAT_TOKEN = re.compile(
     r"<(?=[|｜/]|(?:s|bos|eos|pad|unk|think|start_of_turn|end_of_turn|begin_of_text|tool_call|im_)\b)|\[(?=/?INST\])"
 )
+TOO_LONG = "a number too long to show"
 CUT = "\n... (cut)"
 HEADLINES = {
     GradeStatus.WRONG: "Wrong answer",
@@ -34,6 +38,18 @@ class FeedbackOptions:
     public_only: bool = False  # say nothing about hidden tests
     field_chars: int = 400  # longest input, expected value, answer or error of one test
     template: str = PLAIN_TEMPLATE  # of a wrong case in the plain style
+
+
+def show(value: Any) -> str:
+    """repr() of a value that a program returned or a row expects."""
+    if isinstance(value, Opaque):
+        return value.text
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to spell integers of thousands of digits
+        return TOO_LONG
+    except Exception as error:  # plain data has odd corners: a Counter sorts its counts, and NaN has no order
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
 def clean(text: str, limit: int | None = None) -> str:

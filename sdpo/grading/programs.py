@@ -18,7 +18,7 @@ from typing import Any
 from sdpo.data.programs import ALL_STEPS, Program, Step, run_steps, steps_of
 from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 
-from .feedback import capped, clean
+from .feedback import TOO_LONG, capped, clean, show
 
 LONGEST_ANSWER = 4000  # characters
 LONGEST_VALUE = 24  # characters of a value in the feedback
@@ -264,11 +264,8 @@ def _outcome(case: dict[str, Any], run: FunctionRun) -> TestOutcome:
 
 
 def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python refuses to spell integers of thousands of digits
-        return "a number too long to show"
-    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+    text = show(value)
+    return text if len(text) <= LONGEST_VALUE or text == TOO_LONG else text[:LONGEST_VALUE] + "..."
 
 
 def _failure(status: GradeStatus, message: str, hint: str = "") -> Grade:

@@ -23,6 +23,7 @@ from .judge_model import JudgeFault
 from .math_pool import AlgebraFault
 from .once import Once
 from .result import ungraded
+from .sandbox.inside.frames import encode
 from .sandbox.outcome import SandboxFault
 
 KEPT_GRADES = 4096
@@ -133,6 +134,9 @@ def grade_once(grader: KindGrader, prompt: Prompt, answer: str, truncated: bool)
         return grader.grade(prompt, answer, truncated)
     except GRADER_FAULTS as error:
         return ungraded(GradeStatus.INFRA_ERROR, str(error))
+    except Exception as error:  # a fault in a grader costs the answer that shows it, and not the run around it
+        logger.exception("grading %s failed", prompt.data_source)
+        return ungraded(GradeStatus.INFRA_ERROR, f"{type(error).__name__}: {error}"[:500])
 
 
 def fingerprint(prompt: Prompt, answer: str, truncated: bool) -> bytes:
@@ -146,4 +150,8 @@ def fingerprint(prompt: Prompt, answer: str, truncated: bool) -> bytes:
         answer,
         truncated,
     ]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode("utf-8", "surrogatepass")).digest()
+    try:
+        text = json.dumps(parts, sort_keys=True, default=repr)
+    except ValueError:  # an integer of thousands of digits
+        text = json.dumps(encode(parts))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

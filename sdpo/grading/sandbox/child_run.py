@@ -61,14 +61,17 @@ class ChildRun:
         self._caps = {"stdout": stdout_cap, "stderr": limits.output_kb << 10}
         self._drop_stdout = drop_stdout
         self._dropped = 0
-        self._exited = False
+        self._exited = self._by_itself = False
         self._fds: dict[int, str] = {}
         self._poller = poller or Poller()
         self._poller.runs.append(self)
         self._cpu_start = 0.0
+        self._waited = 0.0  # for this run, since its first deadline began
+        self._idle_limit = limits.idle_s(tests)
+        self.idle_s = 0.0
         self._inbox_cap = CHUNK
-        self._submit(server, kind, payload, stdin, link, own_channel)
         self.started = time.monotonic()
+        self._submit(server, kind, payload, stdin, link, own_channel)
 
     def _submit(
         self, server: Server, kind: str, payload: bytes, stdin: bytes, link: socket.socket | None, own: bool
@@ -133,15 +136,14 @@ class ChildRun:
 
     def wait_ready(self) -> None:
         """Until the walls are up. SandboxFault when they cannot be built."""
-        self._run_until(lambda: self.pid > 0, self.started + SETUP_SECONDS)
+        self._serve(lambda: self.pid > 0, SETUP_SECONDS)
         if not self.pid:
             raise SickServer("the run did not start in time")
 
-    def receive(self, cap: int, cpu_s: float | None = None) -> Any:
+    def receive(self, cap: int) -> Any:
         """The next frame's content, or None when the process ended or was ended first (see `ending`)."""
-        self.start_clock()
         self._inbox_cap = cap + CHUNK
-        self._run_until(lambda: self._frame_ready(cap), None, cpu_s or self.limits.cpu_s)
+        self._run_until(lambda: self._frame_ready(cap))
         if self.ending is not None and not self._frame_ready(cap):
             return None
         (length,) = LENGTH.unpack_from(self.inbox)
@@ -153,19 +155,18 @@ class ChildRun:
             self.end(GradeStatus.RUNTIME_ERROR, str(error))
             return None
 
-    def ask(self, question: Any, cap: int, cpu_s: float | None = None) -> Any:
+    def ask(self, question: Any, cap: int) -> Any:
         """Sends a frame and waits for the answer, under a deadline of its own. Bytes that follow the last answer end
         the run; such bytes still on their way would only be a wrong answer to this question."""
         if self.inbox:
             self.end(GradeStatus.RUNTIME_ERROR, "the program wrote to the result channel")
             return None
         self.outbox += pack(question)
-        return self.receive(cap, cpu_s)
+        return self.receive(cap)
 
-    def wait_end(self, cpu_s: float | None = None) -> Ending:
+    def wait_end(self) -> Ending:
         """Until the process has ended; its remaining output is in `stdout` and `stderr`."""
-        self.start_clock()
-        self._run_until(lambda: self._exited, None, cpu_s or self.limits.cpu_s)
+        self._run_until(lambda: self._exited)
         if self.ending is None:
             raise SandboxFault("a run ended without a status")
         return self.ending
@@ -189,25 +190,20 @@ class ChildRun:
 
     def settle(self, seconds: float = 2.0) -> None:
         """Waits a moment for a process that is about to end by itself."""
-        self._run_until(lambda: self._exited, time.monotonic() + seconds)
+        self._serve(lambda: self._exited, seconds)
 
     def reap(self) -> None:
         """Kills what still runs and waits until nothing is left of it."""
         if self._exited:
             return
         self.socket.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + REAP_SECONDS
+        patience = REAP_SECONDS
         while not self._exited:
-            if time.monotonic() > deadline:
+            if patience < 0:
                 raise SickServer("the fork server does not end a run")
-            self._poller.wait(1.0)
+            patience -= self._poller.wait(1.0)
 
     # the loop
-
-    def start_clock(self) -> None:
-        self._wall_start = time.monotonic()
-        for run in self._poller.runs:
-            run._cpu_start = run.cpu_used()
 
     def cpu_used(self) -> float:
         """CPU seconds of the child's whole life, from the kernel's per-process clock; 0.0 once it is gone."""
@@ -227,29 +223,67 @@ class ChildRun:
         except (OSError, IndexError, ValueError):
             return 0.0
 
-    def _run_until(self, done: Callable[[], bool], deadline: float | None, cpu_s: float = 0.0) -> None:
-        """Serves descriptors until `done`, an end of this run, or a limit: `deadline` (monotonic; returns), else
-        `cpu_s` of CPU time of any run of the poller, or three times that and two seconds of wall time (ends the run).
-        The time that a run waits for a busy processor is not counted, up to ten times the wall time."""
-        wall = deadline if deadline is not None else self._wall_start + 3 * cpu_s + 2
-        last = wall if deadline is not None else self._wall_start + 30 * cpu_s + 20
-        check = wall if deadline is not None else self._wall_start + cpu_s
-        while self.ending is None and not done():
-            now = time.monotonic()
-            if now >= check:
-                if deadline is not None:
-                    return
-                used = max(max(0.0, run.cpu_used() - run._cpu_start) for run in self._poller.runs)
-                allowed = min(last, wall + max(run.waited_for_cpu() for run in self._poller.runs))
-                if used >= cpu_s or now >= allowed:
-                    self.end(GradeStatus.TIMEOUT, f"{cpu_s:g} s")
-                    break
-                check = min(allowed, now + max(cpu_s - used, 0.002))
+    def _serve(self, done: Callable[[], bool], seconds: float) -> float:
+        """Serves descriptors until `done`, an end of this run, or the time is up; returns the time that it took."""
+        waited = 0.0
+        while self.ending is None and not done() and waited < seconds:
             if self.outbox:
                 self._send()
-            self._poller.wait(check - now)
+            waited += self._poller.wait(seconds - waited)
+        return waited
+
+    def _run_until(self, done: Callable[[], bool]) -> None:
+        """Serves descriptors until `done`, an end of this run, or a limit, which ends the run: `cpu_s` of CPU time of
+        any run of the poller; three times that and two seconds of wall time, not counting the time that a run waits
+        for a busy processor, up to ten times the wall time; or what all tests together may idle.
+
+        What has arrived is read before a clock is looked at, and only time spent waiting counts: a grader that is
+        itself held up takes neither the answer nor the time from a run."""
+        limits = self.limits
+        for run in self._poller.runs:
+            run._cpu_start = run.cpu_used()
+        before, check = self._waited, limits.cpu_s
+        while True:
+            self._waited += self._serve(done, check - (self._waited - before))
+            if self._waited - before >= check:
+                self._read_rest(done)
+            used = max(run.cpu_used() - run._cpu_start for run in self._poller.runs)
+            if self._exited and self.ending is not None:
+                used = max(used, self.ending.cpu_s - self._cpu_start)
+            if used >= limits.cpu_s:
+                self._overrun(f"{limits.cpu_s:g} s")
+            if self.ending is not None or done() and self._waited <= self._idle_limit:
+                break
+            queued = max(run.waited_for_cpu() for run in self._poller.runs)
+            allowed = min(limits.longest_s, limits.wall_s + queued)
+            self.idle_s = self._waited - queued - max(run.cpu_used() for run in self._poller.runs)
+            if self._waited - before >= allowed:
+                self._overrun(f"{limits.cpu_s:g} s")
+            elif self.idle_s > self._idle_limit:
+                self._overrun(f"{self.idle_s:.1f} s asleep")
+            elif done():
+                break
+            check = min(allowed, self._waited - before + max(limits.cpu_s - used, 0.002))
         if self.ending is not None:
             self.reap()
+
+    def _read_rest(self, done: Callable[[], bool]) -> None:
+        """What lies ready in the descriptors, and no more than an answer can be."""
+        for _ in range(256):
+            before = self._received()
+            self._poller.wait(0.0)
+            if self.ending is not None or done() or self._received() == before:
+                return
+
+    def _received(self) -> int:
+        return self._dropped + len(self.stdout) + len(self.stderr) + len(self.inbox)
+
+    def _overrun(self, detail: str) -> None:
+        """Ends the run as over time, also where it has ended by itself meanwhile. An answer that came with that is
+        none."""
+        if self.ending is None or self._by_itself:
+            self.ending = replace(self.ending or Ending(GradeStatus.OK), status=GradeStatus.TIMEOUT, detail=detail)
+            self.inbox.clear()
 
     def handle(self, fd: int) -> None:
         name = self._fds.get(fd)
@@ -335,7 +369,9 @@ class ChildRun:
             if self.ending is not None:  # the owner's reason stays
                 self.ending = replace(self.ending, exit_code=os.waitstatus_to_exitcode(status), **used)
             else:
-                self.ending = replace(ending_of(status, cpu, self.limits, self.hard_cpu), **used)
+                charged = (time.monotonic() - self.started) * (os.cpu_count() or 1)
+                self.ending = replace(ending_of(status, self.limits, charged >= self.hard_cpu), **used)
+                self._by_itself = True
         elif kind == b"E":
             raise SandboxFault(message[1:].decode(errors="replace"))
         else:
@@ -346,7 +382,7 @@ class ChildRun:
     def _last_output(self) -> None:
         for name in ("stdout", "stderr", "channel"):
             for _ in range(64):
-                before = self._dropped + len(self.stdout) + len(self.stderr) + len(self.inbox)
+                before = self._received()
                 self._drain(name)
-                if before == self._dropped + len(self.stdout) + len(self.stderr) + len(self.inbox):
+                if before == self._received():
                     break

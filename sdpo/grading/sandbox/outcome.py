@@ -63,14 +63,15 @@ class Ending:
     max_rss_mb: float = 0.0
 
 
-def ending_of(wait_status: int, cpu: float, limits: Limits, hard_cpu: float) -> Ending:
-    """What a wait status means. SandboxFault when nothing that the program did explains it: the filter lets no
-    program send itself SIGKILL, so without used-up CPU time it came from outside."""
+def ending_of(wait_status: int, limits: Limits, out_of_cpu: bool) -> Ending:
+    """What a wait status means. `out_of_cpu`: the kernel's own CPU limit may have been reached. SandboxFault when
+    nothing that the program did explains it: the filter lets no program send itself SIGKILL, so below that limit it
+    came from outside."""
     code = os.waitstatus_to_exitcode(wait_status)
     if code >= 0:
         status, detail = GradeStatus.OK if code == 0 else GradeStatus.RUNTIME_ERROR, f"exit status {code}"
-    elif -code in (signal.SIGKILL, signal.SIGXCPU):
-        if cpu < hard_cpu - 0.5:
+    elif -code == signal.SIGKILL:
+        if not out_of_cpu:
             raise SandboxFault("the run was killed from outside")
         status, detail = GradeStatus.TIMEOUT, f"{limits.cpu_s:g} s"
     else:
@@ -91,6 +92,7 @@ class ProgramOutcome:
     fault: Fault | None = None
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    idle_s: float = 0.0  # of it neither computing nor waiting for a processor, as far as it was watched
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ class Poller:
     def want_write(self, fd: int, wanted: bool) -> None:
         self._poll.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
 
-    def wait(self, seconds: float) -> None:
-        """Handles what is ready, after waiting at most so long."""
-        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000 + 1):
+    def wait(self, seconds: float) -> float:
+        """Handles what is ready, after waiting at most so long. Returns the time that this took, and not more than was
+        asked for: a thread that gets no processor, or not the interpreter's lock, has not been waiting for a run."""
+        seconds, start = max(0.0, seconds) + 0.001, time.monotonic()
+        for fd, _ in self._poll.poll(seconds * 1000):
             if fd in self._owners:
                 self._owners[fd].handle(fd)
+        return min(time.monotonic() - start, seconds)
 
 
 def memory_file(content: bytes) -> int:

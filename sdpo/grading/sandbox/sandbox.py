@@ -124,7 +124,8 @@ class Sandbox:
                 status = GradeStatus.MEMORY_LIMIT
             wall = time.monotonic() - start
             out, err = bytes(run.stdout), bytes(run.stderr)
-            return ProgramOutcome(status, out, err, ending.exit_code, ending.detail, fault, ending.cpu_s, wall)
+            used = (ending.cpu_s, wall, run.idle_s)
+            return ProgramOutcome(status, out, err, ending.exit_code, ending.detail, fault, *used)
 
     def run_function(
         self,
@@ -170,9 +171,9 @@ class Sandbox:
                 broken = dead_outcome(run, loaded, 0.0)
                 run.end(broken.status, "the solution does not load")
             for index, arguments in enumerate(inputs):
-                outcome = broken or self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index])
-                broken = outcome if run.ending is not None else None
-                outcomes.append(outcome)
+                if broken is None and run.ending is not None:  # it has ended, if with an answer: to that one call
+                    broken = dead_outcome(run, None, 0.0)
+                outcomes.append(broken or self._one_call(run, name, arguments, FRAME_ALLOWANCE + 4 * sizes[index]))
             run.end(GradeStatus.OK, "done")
             run.reap()
         return outcomes

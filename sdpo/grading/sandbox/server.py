@@ -33,6 +33,7 @@ def environment() -> dict[str, str]:
         "HOME": "/",
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "MALLOC_ARENA_MAX": "1",  # each thread would reserve 64 MB of address space for its own
     }
     result |= dict.fromkeys(THREADS, "1")
     if "LD_LIBRARY_PATH" in os.environ:

@@ -22,6 +22,10 @@ from sdpo.grading.sandbox.inside.frames import Opaque
         ("x 1.0000000001 y", "x 1.0 y"),
         ("2", "2.0"),
         ("1e-7", "0.0000001"),
+        ("2", "2."),
+        ("+.5", "0.5"),
+        ("1" * 60_000 + ".5", "1" * 60_000 + ".5"),
+        ("3." + "1" * 60_000, "3." + "1" * 59_999),
         ("50000000000000000", "50000000000000000"),
     ],
 )
@@ -45,6 +49,13 @@ def test_outputs_that_mean_the_same_are_equal(got, expected):
         ("1.5 extra", "1.5"),
         ("1.6", "1.5"),
         ("1_5.0", "15.0"),
+        ("1" * 60_000 + "x", "0.5"),
+        ("1" * 60_000, "0.5"),
+        ("1e999", "1e400"),
+        ("-1e999", "-1e400"),
+        ("\u0661.5", "1.5"),
+        ("1.5e", "1.5"),
+        ("1.5.", "1.5"),
         ("1\n", "1\n\n2"),
     ],
 )
@@ -70,6 +81,7 @@ def test_outputs_that_differ_are_not_equal(got, expected):
         (None, None),
         (Counter("a"), {"a": 1}),
         (Decimal("0.5"), 0.5),
+        (float("inf"), float("inf")),
     ],
 )
 def test_values_that_mean_the_same_are_equal(got, expected):
@@ -98,6 +110,9 @@ def test_values_that_mean_the_same_are_equal(got, expected):
         (Decimal("1e999999999"), 5),
         (Decimal("nan"), 5),
         (10**400, 1.5),
+        (10**400, float("inf")),
+        (Decimal("sNaN"), 5),
+        (Decimal("sNaN"), 5.0),
     ],
 )
 def test_values_that_differ_are_not_equal(got, expected):

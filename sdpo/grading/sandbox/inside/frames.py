@@ -12,6 +12,7 @@ import json
 import math
 import os
 import struct
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -23,6 +24,8 @@ LENGTH = struct.Struct("<I")
 READ_SIZE = 1 << 16
 NUMPY_KINDS = "biufcSU"  # of arrays that travel: numbers and texts
 LONGEST_FRACTION = 20_000  # hexadecimal digits; finding the common divisor is quadratic
+LONGEST_DECIMAL = 20_000  # digits; comparing with an integer is quadratic
+LONGEST_SPELT = 4 * sys.int_info.default_max_str_digits  # bits of an integer in a description
 MAX_COLLIDING = 64  # distinct keys of one set or dict with the same hash
 
 
@@ -47,12 +50,18 @@ class Opaque:
 
 
 def describe(value: object, limit: int = 200) -> str:
-    """repr() that survives hostile objects."""
+    """repr() that survives hostile objects, and does not spell integers of thousands of digits."""
+    unlimited = sys.get_int_max_str_digits()
+    if type(value) is int and value.bit_length() > LONGEST_SPELT:
+        return "<a number too long to show>"
     try:
+        sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
         text = repr(value)
         return str.__str__(text)[:limit]
     except BaseException:  # the object's own code may raise anything
         return f"<{type.__getattribute__(type(value), '__name__')} object>"[:limit]
+    finally:
+        sys.set_int_max_str_digits(unlimited)
 
 
 def encode(value: Any, foreign: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
@@ -191,17 +200,23 @@ def _decode(data: Any, arrays: Any, foreign: Any, depth: int) -> Any:
 _BUILDERS: dict[str, Callable[[Any], Any]] = {
     "i": lambda b: int(b, 16),
     "f": lambda b: float(b),
-    "o": lambda b: Opaque(str(b)[:400]),
+    "o": lambda b: Opaque(b[:400] if isinstance(b, str) else ""),
     "b": lambda b: base64.b64decode(b, validate=True),
     "B": lambda b: bytearray(base64.b64decode(b, validate=True)),
     "c": lambda b: complex(float(b[0]), float(b[1])),
-    "D": lambda b: Decimal(b),
+    "D": lambda b: _decimal(b),
     "F": lambda b: _fraction(*b),
     "dt": datetime.datetime.fromisoformat,
     "da": datetime.date.fromisoformat,
     "ti": datetime.time.fromisoformat,
     "td": lambda b: datetime.timedelta(int(b[0]), int(b[1]), int(b[2])),
 }
+
+
+def _decimal(text: str) -> Decimal:
+    if len(text) > LONGEST_DECIMAL:
+        raise FrameError("a decimal that takes long to compare")
+    return Decimal(text)
 
 
 def _fraction(top: str, bottom: str) -> Fraction:

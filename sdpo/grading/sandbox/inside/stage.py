@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import functools
+import importlib
 import io
 import os
 import sys
@@ -19,15 +20,49 @@ FIRST_READ = 1 << 20
 
 
 # Names of the standard streams that lead through /proc, which a run does not have.
-STANDARD = {f"{folder}{name}": fd for fd, word in enumerate(("stdin", "stdout", "stderr"))
-            for folder, name in (("/dev/", word), ("/dev/fd/", str(fd)), ("/proc/self/fd/", str(fd)))}  # fmt: skip
+STANDARD = {
+    f"{folder}{name}": fd
+    for fd, word in enumerate(("stdin", "stdout", "stderr"))
+    for folder, name in (
+        *(("/dev/", word), ("/dev/fd/", str(fd))),
+        *((f"/proc/{who}/fd/", str(fd)) for who in ("self", "thread-self", "1")),
+    )
+}
 
 
-@functools.wraps(open)
-def open_file(file: Any, *args: Any, **kwargs: Any) -> Any:
-    if type(file) is str and file in STANDARD:
-        file = os.dup(STANDARD[file])
-    return io.open(file, *args, **kwargs)  # noqa: UP020  (this is the program's `open`)
+def standard(path: Any) -> int | None:
+    """The descriptor behind the name of a standard stream, for everything that takes paths."""
+    if isinstance(path, (str, bytes, os.PathLike)):
+        try:
+            name = os.fsdecode(path)
+        except (TypeError, ValueError):  # what the real function will say better
+            return None
+        return STANDARD.get(os.path.normpath(name)) if name.startswith(("/dev/", "/proc/", "//")) else None
+    return None
+
+
+def _knowing_streams(function: Any, first: str, use: Any) -> Any:
+    """`function(path, ...)`, or `use(descriptor, ...)` where the path names a standard stream. Not a plain function:
+    that would become a method where a class keeps it. `first`: name of the parameter."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        fd = standard(args[0] if args else kwargs.get(first))
+        if fd is None:
+            return function(*args, **kwargs)
+        kwargs.pop(first, None)
+        return use(fd, *args[1:], **kwargs)
+
+    return functools.update_wrapper(functools.partial(call), function)
+
+
+def know_streams() -> None:
+    """Files are opened through `open`, also by pathlib, fileinput and numpy, or through os.open; os.stat says that
+    they are there. In the server, before others take these functions as they are."""
+    opened = io.open
+    builtins.open = io.open = _knowing_streams(opened, "file", lambda fd, *a, **k: opened(os.dup(fd), *a, **k))
+    os.open = _knowing_streams(os.open, "path", lambda fd, *args, **kwargs: os.dup(fd))
+    os.stat = _knowing_streams(os.stat, "path", lambda fd, *args, **kwargs: os.fstat(fd))
+    os.access = _knowing_streams(os.access, "path", lambda fd, *args, **kwargs: True)
 
 
 def read_payload() -> bytes:
@@ -65,7 +100,7 @@ def prepare() -> None:
         os.dup2(fd, number)
     for fd in (*kept, stdin, read, write):
         os.close(fd)
-    vars(_builtins).update(vars(builtins), open=open_file)
+    vars(_builtins).update(vars(builtins))
     atexit._clear()
     _streams.append({key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == "sdpo"})
 
@@ -85,7 +120,7 @@ def offer_usual_names() -> None:
         "re",
         "random",
     ):
-        module = sys.modules[name]
+        module = importlib.import_module(name)
         public = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
         for word in public:
             vars(_builtins).setdefault(word, getattr(module, word))

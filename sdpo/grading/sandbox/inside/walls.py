@@ -14,6 +14,7 @@ from .plan import Features, Plan
 
 PID_PLACEHOLDER = 0x7ABCDEF1
 STACK_BYTES = 64 << 20
+THREADS, THREAD_STACK = 64, 2 << 20  # of one run; a thread's stack is address space, used or not
 SCRATCH_MB = 16  # the usual size, prepared beforehand
 
 
@@ -108,16 +109,15 @@ class Walls:
         for limit in self._fixed_limits:
             limit()
         memory, cpu, file, tasks = self._hard
-        set_limit(resource.RLIMIT_AS, self.base_bytes + (memory_mb << 20), memory)
+        set_limit(resource.RLIMIT_AS, self.base_bytes + (memory_mb << 20) + THREADS * THREAD_STACK, memory)
         set_limit(resource.RLIMIT_CPU, cpu_seconds, cpu)
         set_limit(resource.RLIMIT_FSIZE, scratch_mb << 20, file)
         set_limit(resource.RLIMIT_NPROC, self._task_limit(), tasks)
 
     def _task_limit(self) -> int:
-        """64 threads a run. Without a user id or namespace of its own the kernel counts every task of the user."""
-        if self.features.slot_uids or self.features.nested_user:
-            return 64
-        return self._tasks[1] + 64
+        """Without a user id or namespace of its own the kernel counts every task of the user."""
+        others = 0 if self.features.slot_uids or self.features.nested_user else self._tasks[1]
+        return others + 1 + THREADS
 
     def refresh_task_count(self) -> None:
         """Counts the user's tasks, at most once a second; called by the server before it forks."""

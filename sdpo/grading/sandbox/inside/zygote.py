@@ -21,11 +21,12 @@ import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 
 from . import detect, judge, kernel, memory_import, namespaces, program, remote_solver, solver, stage
 from .plan import ENDING, REQUEST, Features, Plan
-from .walls import Walls, high_fd, make_ruleset
+from .walls import THREAD_STACK, Walls, high_fd, make_ruleset
 
 _MODULES = """
 abc array ast base64 binascii bisect builtins calendar cmath codecs collections collections.abc contextlib copy ctypes
@@ -175,6 +176,7 @@ def start(control: socket.socket, plan: Plan) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # /proc may be read-only
         file.write("1000")
     os.sched_setscheduler(0, SCHED_BATCH, os.sched_param(0))  # its children too
+    stage.know_streams()
     import_all(plan)
     features = plan.features or detect.find(plan, proc_fd)
     if not features.readable:
@@ -195,6 +197,8 @@ def start(control: socket.socket, plan: Plan) -> None:
     server = Server(control, plan, features, proc_fd, ruleset)
     control.send(json.dumps({"features": features.__dict__, "base_mb": server.walls.base_bytes >> 20}).encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.stack_size(THREAD_STACK)
+    sys.set_int_max_str_digits(0)  # the CPU limit of a run is limit enough
     stage.prepare()
     gc.collect()
     gc.freeze()
