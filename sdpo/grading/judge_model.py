@@ -12,6 +12,7 @@ import httpx
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
+from .backends.reply import FRESH_CONNECTIONS, ReplyTooLarge, post, read_object
 from .backends.retry import Retry, Tally, TransportFault, summary_line
 from .feedback import FeedbackOptions, capped, clean
 from .result import failed, ungraded
@@ -27,6 +28,7 @@ SCHEMA = {
     "required": ["critique", "reward"],
     "additionalProperties": False,
 }
+LONGEST_REPLY = 1 << 20  # bytes
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -56,7 +58,7 @@ class JudgeModelGrader:
         self.key_variable = key_variable
         self.seconds = seconds
         self.tally = Tally()
-        self.client = client or httpx.Client()
+        self.client = client or httpx.Client(limits=FRESH_CONNECTIONS)
 
     def check(self, prompt: Prompt) -> str | None:
         return None if read_rubric(prompt.ground_truth) else "no rubric"
@@ -84,7 +86,7 @@ class JudgeModelGrader:
         }
         try:
             reward, critique = self.retry.call(lambda: self._ask(request), self.tally)
-        except TransportFault as fault:
+        except (TransportFault, ReplyTooLarge) as fault:
             raise JudgeFault(f"judge {self.url}: {fault}") from None
         status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
         return Grade(status, reward, reward, capped(clean(critique), self.options.max_chars))
@@ -92,17 +94,14 @@ class JudgeModelGrader:
     def _ask(self, request: dict[str, Any]) -> tuple[float, str]:
         key = os.environ.get(self.key_variable or "", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        status, body = post(self.client, self.url, request, seconds=self.seconds, cap=LONGEST_REPLY, headers=headers)
+        if status in RETRIED_STATUS:
+            raise TransportFault(f"status {status}")
+        if status != 200:
+            raise JudgeFault(f"judge {self.url}: status {status}: {body[:200].decode(errors='replace')}")
         try:
-            response = self.client.post(self.url, json=request, headers=headers, timeout=self.seconds)
-        except httpx.HTTPError as error:
-            raise TransportFault(f"{type(error).__name__}: {error}") from None
-        if response.status_code in RETRIED_STATUS:
-            raise TransportFault(f"status {response.status_code}")
-        if response.status_code != 200:
-            raise JudgeFault(f"judge {self.url}: status {response.status_code}: {response.text[:200]}")
-        try:
-            return read_verdict(response.json()["choices"][0]["message"]["content"])
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+            return read_verdict(read_object(body)["choices"][0]["message"]["content"])
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError, OverflowError) as error:
             raise TransportFault(f"no verdict in the answer ({type(error).__name__}: {error})") from None
 
     def summary(self) -> str:

@@ -9,12 +9,15 @@ import httpx
 from sdpo.records import GradeStatus
 
 from ..sandbox.limits import Limits
-from ..sandbox.outcome import Fault, ProgramOutcome, SandboxFault
+from ..sandbox.outcome import Fault, ProgramOutcome, SandboxFault, short_text
 from .remote import RemoteCalls
+from .reply import FRESH_CONNECTIONS, ReplyTooLarge, post, read_object
 from .retry import Retry, Tally, TransportFault, summary_line
 
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 NETWORK_SECONDS = 30.0  # beyond the program's own time
+LONGEST_ESCAPE, REST_BYTES = 6, 1 << 20  # bytes of JSON for one of output; the rest of a reply, errors included
+LONGEST_SECONDS = 1e9
 
 
 class HttpRunner(RemoteCalls):
@@ -24,7 +27,7 @@ class HttpRunner(RemoteCalls):
         self.url = url.rstrip("/") + "/run_code"
         self.retry = retry
         self.tally = Tally()
-        self.client = client or httpx.Client()
+        self.client = client or httpx.Client(limits=FRESH_CONNECTIONS)
 
     def run_program(self, source: str, stdin: bytes, limits: Limits, output_cap: int | None = None) -> ProgramOutcome:
         request = {
@@ -37,34 +40,33 @@ class HttpRunner(RemoteCalls):
             "files": {},
             "fetch_files": [],
         }
+        cap = output_cap if output_cap is not None else limits.output_kb << 10
         try:
-            answer = self.retry.call(lambda: self._post(request, limits.wall_s + NETWORK_SECONDS), self.tally)
+            answer = self.retry.call(lambda: self._post(request, limits.wall_s + NETWORK_SECONDS, cap), self.tally)
+        except ReplyTooLarge as fault:
+            if fault.is_object:  # only what the program printed can be as long as that
+                return ProgramOutcome(GradeStatus.OUTPUT_LIMIT, b"", b"", None, "reply")
+            raise SandboxFault(f"sandbox service {self.url}: {fault}") from None
         except TransportFault as fault:
             raise SandboxFault(f"sandbox service {self.url}: {fault}") from None
-        return read_outcome(answer, output_cap if output_cap is not None else limits.output_kb << 10, limits)
+        return read_outcome(answer, cap, limits)
 
-    def _post(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _post(self, request: dict[str, Any], seconds: float, cap: int) -> dict[str, Any]:
         """Raises TransportFault for what a second try may repair, SandboxFault for what it will not."""
-        try:
-            response = self.client.post(self.url, json=request, timeout=seconds)
-        except httpx.HTTPError as error:
-            raise TransportFault(f"{type(error).__name__}: {error}") from None
-        if response.status_code in RETRIED_STATUS:
-            raise TransportFault(f"status {response.status_code}")
-        if response.status_code != 200:
-            raise SandboxFault(f"sandbox service {self.url}: status {response.status_code}: {response.text[:200]}")
-        try:
-            answer = response.json()
-        except ValueError:
-            raise TransportFault("the answer is not JSON") from None
-        if not isinstance(answer, dict):
-            raise TransportFault("the answer is not an object")
+        status, body = post(self.client, self.url, request, seconds=seconds, cap=LONGEST_ESCAPE * cap + REST_BYTES)
+        if status in RETRIED_STATUS:
+            raise TransportFault(f"status {status}")
+        if status != 200:
+            raise SandboxFault(f"sandbox service {self.url}: status {status}: {body[:200].decode(errors='replace')}")
+        answer = read_object(body)
         run = answer.get("run_result")
         if answer.get("status") == "SandboxError" or not isinstance(run, dict) or run.get("status") == "Error":
-            raise TransportFault(f"the service failed: {str(answer.get('message'))[:200]}")
+            raise TransportFault(f"the service failed: {short_text(answer.get('message'), 200)}")
         code = run.get("return_code")
-        if run.get("status") != "TimeLimitExceeded" and (not isinstance(code, int) or code == -1):
-            raise TransportFault(f"the service gives no exit status ({code!r})")
+        if run.get("status") != "TimeLimitExceeded" and (type(code) is not int or code == -1):
+            raise TransportFault("the service gives no exit status")
+        if not all(isinstance(run.get(name), (str, type(None))) for name in ("stdout", "stderr")):
+            raise TransportFault("the service gives output that is no text")
         return answer
 
     def summary(self) -> str:
@@ -76,9 +78,10 @@ class HttpRunner(RemoteCalls):
 
 def read_outcome(answer: dict[str, Any], cap: int, limits: Limits) -> ProgramOutcome:
     run = answer["run_result"]
-    out, err = (str(run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
-    code = run.get("return_code") if isinstance(run.get("return_code"), int) else None
-    seconds = float(run.get("execution_time") or 0.0)
+    out, err = ((run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
+    code = run.get("return_code") if type(run.get("return_code")) is int else None
+    seconds = run.get("execution_time")
+    seconds = float(seconds) if type(seconds) in (int, float) and 0 <= seconds < LONGEST_SECONDS else 0.0
     status, detail = GradeStatus.OK, f"exit status {code}"
     fault = fault_of(err.decode(errors="replace")) if code else None
     if run.get("status") == "TimeLimitExceeded":

@@ -29,6 +29,7 @@ sys.stdin = io.TextIOWrapper(data, "utf-8", "surrogateescape")
 sys.argv = ["solution.py"]
 exec(compile(request["source"], "program.py", "exec"), {"__name__": "__main__"})
 """
+FLOOD_BYTES = 16 << 20  # of output that is not kept
 CPU_LIMIT_CODES = frozenset({-9, 137, -24, 152})  # SIGKILL, SIGXCPU
 
 
@@ -80,10 +81,12 @@ class ModalRunner(RemoteCalls):
         process.stdin.write(request)
         process.stdin.write_eof()
         process.stdin.drain()
-        out = process.stdout.read().encode("utf-8", "replace")
-        err = process.stderr.read().encode("utf-8", "replace")
-        code = process.wait()
+        out, whole = read_capped(process.stdout, cap)
+        err, whole_errors = read_capped(process.stderr, cap)
         seconds = time.monotonic() - start
+        if not (whole and whole_errors):  # the container is ended, whatever still runs in it
+            return ProgramOutcome(GradeStatus.OUTPUT_LIMIT, out, err, None, "output", None, seconds, seconds)
+        code = process.wait()
         fault = fault_of(err.decode(errors="replace")) if code else None
         status, detail = GradeStatus.OK, f"exit status {code}"
         if code in CPU_LIMIT_CODES:
@@ -103,6 +106,18 @@ class ModalRunner(RemoteCalls):
 
     def close(self) -> None:
         """Containers end with their runs."""
+
+
+def read_capped(stream: Any, cap: int) -> tuple[bytes, bool]:
+    """The first bytes of a stream, one more than the cap at most, and whether it ended before it became a flood."""
+    kept, seen = bytearray(), 0
+    for part in stream:
+        data = part.encode("utf-8", "replace") if isinstance(part, str) else part
+        kept += data[: cap + 1 - len(kept)]
+        seen += len(data)
+        if seen > cap + FLOOD_BYTES:
+            return bytes(kept), False
+    return bytes(kept), True
 
 
 def load_client() -> ModuleType:

@@ -1,58 +1,36 @@
 """Function calls and assert files for services that only run whole programs with standard input.
 
-Function calls: the program gets the inputs on its standard input and prints encoded values; the expected values stay
-here, so a verdict is as hard to forge as locally. Assert files have to share a process with the solution there, so
-they are marked weak.
+Function calls: a driver (`driver.py`) runs the solution in a process of its own, gives it one input at a time and
+prints encoded values; the expected values stay here, so a verdict is as hard to forge as locally. Assert files have to
+share a process with the solution there, so they are marked weak.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from sdpo.records import GradeStatus
 
-from ..sandbox.inside import faults, frames
+from ..sandbox.inside import faults, frames, solver, stage
 from ..sandbox.inside.frames import FrameError, decode, encode
 from ..sandbox.limits import Limits
-from ..sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
+from ..sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, short_text
 from ..sandbox.sandbox import FRAME_ALLOWANCE
 
-DRIVER = """
-import sys, json, types
-_frames = types.ModuleType("_frames")
-exec({frames!r}, vars(_frames))
-_faults = types.ModuleType("_faults")
-vars(_faults)["describe"] = _frames.describe
-exec({faults!r}, vars(_faults))
-_request = json.loads(sys.stdin.read())
-_name = _request["name"]
-def _answer(data):
-    sys.stdout.flush()
-    sys.__stdout__.write("\\n" + _request["marker"] + json.dumps(data) + "\\n")
-    sys.__stdout__.flush()
-_source = _request["source"]
-_faults.load_source(_source)
-_module = types.ModuleType("solution")
-sys.modules["solution"] = _module
-try:
-    exec(compile(_source, "solution.py", "exec"), vars(_module))
-except BaseException as _error:  # foreign code may raise anything
-    _answer({{"load": _faults.fault(_error)}})
-    sys.exit(0)
-for _args in _request["inputs"]:
-    try:
-        _holder = _module
-        if _name not in vars(_module) and "Solution" in vars(_module):
-            _holder = vars(_module)["Solution"]()
-        _answer({{"value": _frames.encode(getattr(_holder, _name)(*[_frames.decode(a) for a in _args]))}})
-    except BaseException as _error:  # foreign code may raise anything
-        _answer({{"error": _faults.fault(_error)}})
-"""
+DRIVER = Path(__file__).with_name("driver.py").read_text()
+# What the far side needs to load a solution, call it, and encode what it returns.
+MODULES = {
+    module.__name__.rpartition(".")[2]: Path(module.__file__ or "").read_text()
+    for module in (frames, faults, stage, solver)
+}
+KILLED = (f"-{int(signal.SIGKILL)}", f"-{int(signal.SIGXCPU)}")  # by the CPU limit that the service sets
 ASSERT_PROGRAM = """
 import sys, types
 _module = types.ModuleType("solution"); sys.modules["solution"] = _module
@@ -66,10 +44,6 @@ for _name, _value in list(_space.items()):
     if _name.startswith("test") and callable(_value): _value()
 print(_marker)
 """
-
-
-def without_future(source: str) -> str:
-    return source.replace("from __future__ import annotations\n", "").replace("from .frames import describe\n", "")
 
 
 class ProgramRunner(Protocol):
@@ -91,17 +65,17 @@ class RemoteCalls:
         answer_sizes: Sequence[int] | None = None,
     ) -> list[FunctionOutcome]:
         marker = secrets.token_hex(16)
+        caps = [FRAME_ALLOWANCE + 4 * size for size in answer_sizes or [0] * len(inputs)]
         request = {
+            "modules": MODULES,
             "source": source,
             "name": name,
             "inputs": [[encode(a) for a in args] for args in inputs],
             "marker": marker,
+            "cap": max(caps, default=0) + FRAME_ALLOWANCE,
         }
-        codec, fault_code = (without_future(Path(module.__file__ or "").read_text()) for module in (frames, faults))
-        driver = DRIVER.format(frames=codec, faults=fault_code)
-        whole = Limits(limits.cpu_s * max(1, len(inputs)), limits.memory_mb, limits.output_kb, limits.scratch_mb)
-        cap = FRAME_ALLOWANCE + sum(FRAME_ALLOWANCE + 4 * size for size in answer_sizes or [0] * len(inputs))
-        outcome = self.run_program(driver, json.dumps(request).encode(), whole, cap)
+        whole = replace(limits, cpu_s=limits.cpu_s * max(1, len(inputs)))
+        outcome = self.run_program(DRIVER, json.dumps(request).encode(), whole, FRAME_ALLOWANCE + sum(caps))
         return read_answers(outcome, marker, len(inputs))
 
     def run_assert(
@@ -124,30 +98,46 @@ class RemoteCalls:
 
 
 def read_answers(outcome: ProgramOutcome, marker: str, count: int) -> list[FunctionOutcome]:
-    answers: list[FunctionOutcome] = []
+    """The lines that the driver printed: how the solution loaded, one answer for each call, how it ended. Every call
+    without an answer gets the outcome of what ended the run."""
     seconds = outcome.wall_s / max(1, count)
-    for line in outcome.stdout.decode(errors="replace").splitlines():
-        if line.startswith(marker):
-            answers.append(_answer(line[len(marker) :], seconds))
-            if answers[-1].detail == "load":
-                return [answers[-1]] * count
-    if outcome.status is GradeStatus.OK:
-        missing = FunctionOutcome(
-            GradeStatus.RUNTIME_ERROR, detail="The process exited with status 0 before the result was returned"
-        )
+    lines = outcome.stdout.decode(errors="replace").split("\n")
+    told = [line[len(marker) :] for line in lines if line.startswith(marker)]
+    said = [read_message(line[1:]) for line in told if line.startswith("=")]
+    ended = next((line[1:20] for line in told if line.startswith(".")), "0")
+    if said and "error" in said[0]:
+        return [_answer(said[0], seconds)] * count
+    answers = [_answer(message, seconds) for message in said[1:]]
+    if outcome.status is not GradeStatus.OK:
+        missing = FunctionOutcome(outcome.status, detail=outcome.detail, fault=outcome.fault)
+    elif ended in KILLED:
+        missing = FunctionOutcome(GradeStatus.TIMEOUT, detail="the CPU time of all calls")
     else:
-        missing = FunctionOutcome(outcome.status, detail=outcome.detail)
+        text = f"The process exited with status {ended} before the result was returned"
+        missing = FunctionOutcome(GradeStatus.RUNTIME_ERROR, detail=text)
     return (answers + [missing] * count)[:count]
 
 
-def _answer(text: str, seconds: float) -> FunctionOutcome:
+def read_message(text: str) -> dict[str, Any]:
+    """A line of the driver; {} for what cannot be one."""
     try:
         data = frames.unpack(text.encode())
-        if "value" in data:
+    except FrameError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _answer(data: dict[str, Any], seconds: float) -> FunctionOutcome:
+    if "value" in data:
+        try:
             return FunctionOutcome(GradeStatus.OK, decode(data["value"]), seconds=seconds)
-    except (FrameError, TypeError):
+        except FrameError as error:
+            return FunctionOutcome(GradeStatus.WRONG, detail=f"unreadable answer ({error})", seconds=seconds)
+    if "missing" in data:
+        text = f"the solution defines no {short_text(data['missing'], 100)}"
+        return FunctionOutcome(GradeStatus.RUNTIME_ERROR, detail=text, seconds=seconds)
+    if "error" not in data:
         return FunctionOutcome(GradeStatus.WRONG, detail="unreadable answer", seconds=seconds)
-    fault = Fault.from_message(data.get("error", data.get("load")))
-    return FunctionOutcome(
-        GradeStatus.RUNTIME_ERROR, detail="load" if "load" in data else "", fault=fault, seconds=seconds
-    )
+    fault = Fault.from_message(data["error"])
+    status = GradeStatus.MEMORY_LIMIT if fault.type == "MemoryError" else GradeStatus.RUNTIME_ERROR
+    return FunctionOutcome(status, fault=fault, seconds=seconds)

@@ -1,5 +1,5 @@
-"""Runs folders of attack programs (tests/fixtures/attacks/README.md) against the code grader and says which were
-stopped.
+"""Runs folders of attack programs (tests/fixtures/attacks/README.md) and of replies of a hostile service against the
+code grader and says which were stopped.
 
     python attack_lab.py FOLDER ... [--level L3|L3-|L2|L1] [--styles check pytest unittest]
 
@@ -9,6 +9,7 @@ Prints one JSON object: level, report, results.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -26,10 +27,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from hostile_service import hostile_service
+
+from sdpo.grading.backends import http
+from sdpo.grading.backends.http import HttpRunner
+from sdpo.grading.backends.retry import Retry
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.sandbox.limits import Limits
+from sdpo.grading.sandbox.outcome import SandboxFault
 from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 from sdpo.records import Grade, GradeStatus
 
@@ -38,6 +45,7 @@ GRACE_SECONDS = 5.0
 DROP_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 BENIGN = {"type": "function", "name": "solve", "cases": [{"args": [20], "expected": 41}]}
 PORT = 18999
+HELD_SECONDS = 3 * LIMITS.cpu_s + 4  # longer than a run may take
 ASSERT_STYLES = {
     "check": "def check(candidate):\n    assert candidate(1) == '{first}'\n    assert candidate(2) == '{second}'\n",
     "pytest": "from solution import solve\ndef test_one():\n    assert solve(1) == '{first}'\n"
@@ -107,15 +115,41 @@ def problems(grader: CodeGrader, lab: Lab, path: Path, styles: Sequence[str]) ->
     source = text.replace("@HOST@", str(lab.host)).replace("@SCRATCH@", str(lab.host / "scratch"))
     found: list[str] = []
     grades = []
+    if kinds == ["reply"]:
+        return reply_problems(lab, path, checks, int(header(text, "REPEAT") or 4))
     for kind in kinds:
         repeat = 2 if "persist" in text.lower() else 1
         for _ in range(repeat):
+            if kind == "late":
+                threading.Timer(0.2, hold_the_lock, [HELD_SECONDS]).start()
             start = time.monotonic()
             grade = grader.grade_source(source, case_for(kind), LIMITS)
             grades.append(grade)
             found += [f"{kind}: {problem}" for problem in judge(grade, checks, lab, time.monotonic() - start)]
     if "grader-ok" in checks and not grader_still_right(grader):
         found.append("the grader misjudges honest code afterwards")
+    return found, grades
+
+
+def hold_the_lock(seconds: float) -> None:
+    """No other thread of this process runs meanwhile."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def reply_problems(lab: Lab, path: Path, checks: set[str], count: int) -> tuple[list[str], list[Grade]]:
+    """The same for the replies of a service, by whatever test they answer. A fault of the service is no problem."""
+    found, grades = [], []
+    http.NETWORK_SECONDS = 0.5
+    with hostile_service(path) as url:
+        grader = CodeGrader(HttpRunner(url, Retry(0)), Limits(cpu_s=0.05), FeedbackOptions())
+        for number in range(count):
+            start = time.monotonic()
+            try:
+                grade = grader.grade_source("solve = print", case_for(("func", "stdin", "check")[number % 3]), LIMITS)
+            except SandboxFault:
+                grade = Grade(GradeStatus.NO_TESTS, None)
+            grades.append(grade)
+            found += [f"{number}: {problem}" for problem in judge(grade, checks, lab, time.monotonic() - start)]
     return found, grades
 
 
@@ -134,8 +168,12 @@ def case_for(kind: str):
                 "cases": [{"args": [1], "expected": token}, {"args": [2], "expected": second}],
             }
         )
-    if kind == "stdin":
-        return read_tests({"type": "stdin", "cases": [{"input": "1\n", "output": token}]})
+    if kind in ("constant", "late", "many"):
+        calls = [{"args": [i], "expected": i if kind == "many" else 1} for i in range(1, 13 if kind == "many" else 4)]
+        return read_tests({"type": "function", "name": "solve", "cases": calls})
+    if kind in ("stdin", "number"):
+        output = token if kind == "stdin" else "0.5"
+        return read_tests({"type": "stdin", "cases": [{"input": "1\n", "output": output}]})
     code = ASSERT_STYLES[kind].format(first=token, second=second)
     return read_tests({"type": "assert", "code": code, "entry_point": "solve"})
 
@@ -147,6 +185,8 @@ def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]
         found.append("the sandbox broke")
     if "notpass" in checks and (grade.status is GradeStatus.OK or grade.reward):
         found.append("passed")
+    if "right" in checks and grade.status is not GradeStatus.OK or "timeout" in checks and not timed_out(grade):
+        found.append(f"is {grade.status}")
     if lab.canary in said:
         found.append("a canary came out")
     if "EVIDENCE" in said:
@@ -168,6 +208,10 @@ def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]|<\|im_", grade.feedback):
         found.append("dirty feedback")
     return found
+
+
+def timed_out(grade: Grade) -> bool:
+    return grade.status is GradeStatus.TIMEOUT and grade.reward == 0.0
 
 
 def process_names() -> list[str]:
@@ -199,8 +243,12 @@ def run(folders: list[Path], level: str, styles: Sequence[str]) -> dict:
         grader = CodeGrader(sandbox, LIMITS, FeedbackOptions())
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+        alone = [path for path in paths if header(path.read_text(), "KINDS") == "late"]  # nobody else is held up
+        paths = [path for path in paths if path not in alone]
         with ThreadPoolExecutor(8) as threads:
             outcomes = list(threads.map(lambda path: problems(grader, lab, path, styles), paths))
+        outcomes += [problems(grader, lab, path, styles) for path in alone]
+        paths += alone
         results = {path.stem: found for path, (found, _) in zip(paths, outcomes, strict=True)}
         statuses = {
             path.stem: [str(g.status) for g in grades] for path, (_, grades) in zip(paths, outcomes, strict=True)

@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ATTACKS = HERE.parents[1] / "fixtures" / "attacks"
-FOLDERS = [str(ATTACKS), str(ATTACKS.with_name("more_attacks"))]
+FOLDERS = [str(ATTACKS.with_name(name)) for name in ("attacks", "more_attacks", "hostile_replies")]
 # Condition -> level that the sandbox has to find by itself.
 MACHINES = {
     "root": ("", "L3"),

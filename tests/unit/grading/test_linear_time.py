@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import time
+import tokenize
 from collections.abc import Callable
 
 import pytest
 
-from sdpo.grading.compare import outputs_equal
+from sdpo.data.long_integers import in_pieces
+from sdpo.grading.backends.http import fault_of
+from sdpo.grading.backends.remote import read_answers
+from sdpo.grading.backends.reply import read_object
+from sdpo.grading.backends.retry import TransportFault
+from sdpo.grading.compare import outputs_equal, values_equal
 from sdpo.grading.extract import extract_code, fenced_blocks, tagged
-from sdpo.grading.feedback import clean
+from sdpo.grading.feedback import FeedbackOptions, clean, describe_tests, show
+from sdpo.grading.judge_model import read_verdict
 from sdpo.grading.math_answers import NoAnswer, last_boxed
 from sdpo.grading.math_reading import read
 from sdpo.grading.math_spelling import Unreadable
 from sdpo.grading.multiple_choice import extract_letter
 from sdpo.grading.sandbox.inside.frames import FrameError, decode, unpack
+from sdpo.grading.sandbox.outcome import Fault, ProgramOutcome
+from sdpo.grading.sandbox.sandbox import flavor
 from sdpo.grading.text_match import answer_of
 from sdpo.grading.tool_calls import MalformedCall, extract_calls
+from sdpo.records import GradeStatus, TestOutcome
 from sdpo.tokens.think import strip_think
 
 SIZE, FACTOR = 12_000, 8
@@ -125,6 +136,24 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "chat tokens": ("", "<|", ""),
     "decimals": ("1.5 ", "1", "."),
     "exponents": ("1e", "9", ""),
+    "digits": ("", "1", "x"),
+    "digits, then a point": ("", "1", ".x"),
+    "digits of an exponent": ("1.5e", "1", "x"),
+    "points": ("1", ".", ""),
+    "signs": ("", "+-", "1"),
+    "exponents of exponents": ("1", "e1", ""),
+    "many decimals": ("", "1.5 ", ""),
+    "lines of decimals": ("", "1.5\n", ""),
+    "carriage returns": ("", "\r", "\n"),
+    "odd line ends": ("", "\u2028\x85\x0b", ""),
+    "JSON lists": ("", "[", "]"),
+    "JSON objects": ("", '{"a":', "1"),
+    "JSON digits": ("[", "9", "]"),
+    "JSON escapes": ('"', "\\u005c", '"'),
+    "tracebacks": ("", "Traceback (most recent call last)\n", "E: x"),
+    "colons": ("Traceback (most recent call last)\nE", ": ", ""),
+    "numpy": ("", "numpy_", "numpy"),
+    "surrogates": ("", "\ud800", ""),
 }
 
 
@@ -135,6 +164,33 @@ def boxed(text: str) -> None:
         given = text
     with contextlib.suppress(Unreadable):  # the grader gives it 2,000 characters at most
         read(given[: len(given) // 8], loose=True)
+
+
+def decimals_for(text: str) -> str:
+    return "\n".join(" ".join("0.5" for _ in line.split()) for line in text.split("\n"))
+
+
+def outcome_of(text: str) -> TestOutcome:
+    return TestOutcome(GradeStatus.WRONG, text, text, text, text)
+
+
+def printed(text: str) -> ProgramOutcome:
+    return ProgramOutcome(GradeStatus.OK, f"=={text}\n=={text}\n=.{text}".encode("utf-8", "replace"), b"", 0)
+
+
+def reply(text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    with contextlib.suppress(TransportFault):
+        read_object(data)
+    with contextlib.suppress(TransportFault):
+        read_object(b'{"a": ' + data + b"}")
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        read_verdict(text)
+
+
+def pieces(text: str) -> None:
+    with contextlib.suppress(SyntaxError, tokenize.TokenError):
+        in_pieces(text)
 
 
 def calls(text: str) -> None:
@@ -154,6 +210,16 @@ SEARCHES: dict[str, Callable[[str], object]] = {
     "text": answer_of,
     "feedback": clean,
     "standard output": lambda text: outputs_equal(text, "1.5 2.5"),
+    "standard output, a decimal for each word": lambda text: outputs_equal(text, decimals_for(text)),
+    "standard output, decimals in the text": lambda text: outputs_equal(decimals_for(text), text),
+    "feedback of tests": lambda text: describe_tests([outcome_of(text)] * 3, FeedbackOptions()),
+    "a returned text": lambda text: (show(text), values_equal(text, "1"), values_equal([text], [1.5])),
+    "a description of an exception": lambda text: Fault.from_message({"type": text, "message": text, "frames": [text]}),
+    "a traceback": fault_of,
+    "answers of a service": lambda text: read_answers(printed(text), "=", 3),
+    "a reply of a service": lambda text: reply(text),
+    "a program": flavor,
+    "tests": lambda text: pieces(text),
 }
 
 
@@ -182,6 +248,22 @@ def test_eight_times_the_text_costs_about_eight_times_as_much(search):
     assert too_slow == {}
 
 
+OF_OUTPUT = [name for name in SEARCHES if "output" in name or "service" in name or "returned" in name]
+
+
+@pytest.mark.parametrize("search", OF_OUTPUT)
+def test_drawn_shapes_cost_in_proportion_too(search):
+    """What a pattern can be lured into is a beginning, something repeated, and an end that does not fit."""
+    draw, too_slow = random.Random(11), {}
+    for _ in range(40):
+        start, middle, end = ("".join(draw.choices("019.eE+-x_ \n\t{[\"", k=k)) for k in (2, draw.randint(1, 3), 2))
+        texts = (start + middle * (size // len(middle)) + end for size in (SIZE, FACTOR * SIZE))
+        small, large = (seconds(SEARCHES[search], text) for text in texts)
+        if large > 3 * FACTOR * small + 0.05:
+            too_slow[start, middle, end] = (small, large)
+    assert too_slow == {}
+
+
 def test_the_measure_sees_a_quadratic_search():
     def quadratic(text: str) -> int:
         return sum(len(text[i:].lstrip(" ")) for i in range(0, len(text), 64))
@@ -196,6 +278,10 @@ NUMBERS = {
     "one long integer": lambda n: {"i": "0x" + "f" * n},
     "one long fraction": lambda n: {"F": ["0x1" + "0" * (n // 2), "0x" + "f" * (n // 2)]},
     "one long decimal": lambda n: {"D": "9" * n},
+    "decimals of the length that is read": lambda n: [{"D": "9" * 15_000}] * (n // 15_000),
+    "decimals beside integers of the same hash": lambda n: {"s": [{"D": "9" * (n // 2)}, {"i": "0x" + "f" * (n // 2)}]},
+    "digits without quotes": lambda n: [10**4000] * (n // 4000),
+    "an opaque value": lambda n: {"o": [[]] * (n // 3)},
     "a huge exponent": lambda n: [{"D": "1e999999999"}] * (n // 20),
     "many lists": lambda n: [[]] * (n // 2),
     "a deep list": lambda n: json.loads("[" * 90 + "1," * (n // 2) + "1" + "]" * 90),
@@ -207,7 +293,9 @@ NUMBERS = {
 def test_a_hostile_value_is_read_in_linear_time(name):
     def read(text: str) -> None:
         with contextlib.suppress(FrameError):
-            decode(unpack(text.encode()))
+            value = decode(unpack(text.encode()))
+            show(value)
+            values_equal(value, 10**5000), values_equal(value, 1.5), values_equal([value], [[1, 2]])
 
     small, large = (seconds(read, json.dumps(NUMBERS[name](size))) for size in (SIZE, FACTOR * SIZE))
     assert large <= 3 * FACTOR * small + 0.05
