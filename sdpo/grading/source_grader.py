@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sdpo.errors import GradingError
+from sdpo.errors import GradingError, SdpoError
 from sdpo.records import Grade, GradeStatus, Prompt
 from sdpo.tokens.think import strip_think
 
@@ -134,6 +134,8 @@ def grade_once(grader: KindGrader, prompt: Prompt, answer: str, truncated: bool)
         return grader.grade(prompt, answer, truncated)
     except GRADER_FAULTS as error:
         return ungraded(GradeStatus.INFRA_ERROR, str(error))
+    except SdpoError:  # what a user has to change, told by its own line
+        raise
     except Exception as error:  # a fault in a grader costs the answer that shows it, and not the run around it
         logger.exception("grading %s failed", prompt.data_source)
         return ungraded(GradeStatus.INFRA_ERROR, f"{type(error).__name__}: {error}"[:500])

@@ -6,6 +6,7 @@ server kills the run when this end closes, also when the grader itself is killed
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -65,7 +66,7 @@ class ChildRun:
         self._fds: dict[int, str] = {}
         self._poller = poller or Poller()
         self._poller.runs.append(self)
-        self._cpu_start = 0.0
+        self._cpu_seen = self._cpu_start = 0.0
         self._waited = 0.0  # for this run, since its first deadline began
         self._idle_limit = limits.idle_s(tests)
         self.idle_s = 0.0
@@ -206,13 +207,12 @@ class ChildRun:
     # the loop
 
     def cpu_used(self) -> float:
-        """CPU seconds of the child's whole life, from the kernel's per-process clock; 0.0 once it is gone."""
-        if not self.pid:
-            return 0.0
-        try:
-            return time.clock_gettime(~self.pid << 3 | 2)
-        except OSError:
-            return 0.0
+        """CPU seconds of the child's whole life, from the kernel's per-process clock; the last reading once it is
+        gone."""
+        if self.pid > 0 and not self._exited:
+            with contextlib.suppress(OSError):
+                self._cpu_seen = time.clock_gettime(~self.pid << 3 | 2)
+        return self._cpu_seen
 
     def waited_for_cpu(self) -> float:
         """Seconds that the child was ready to run and others had the processor: not its fault, so not in its wall

@@ -60,9 +60,13 @@ def know_streams() -> None:
     they are there. In the server, before others take these functions as they are."""
     opened = io.open
     builtins.open = io.open = _knowing_streams(opened, "file", lambda fd, *a, **k: opened(os.dup(fd), *a, **k))
-    os.open = _knowing_streams(os.open, "path", lambda fd, *args, **kwargs: os.dup(fd))
-    os.stat = _knowing_streams(os.stat, "path", lambda fd, *args, **kwargs: os.fstat(fd))
-    os.access = _knowing_streams(os.access, "path", lambda fd, *args, **kwargs: True)
+    answers = {"open": os.dup, "stat": os.fstat, "access": lambda fd: True}
+    for name, answer in answers.items():
+        function = getattr(os, name)
+        knowing = _knowing_streams(function, "path", lambda fd, *args, answer=answer, **kwargs: answer(fd))
+        setattr(os, name, knowing)
+        for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+            able |= {knowing} if function in able else set()
 
 
 def read_payload() -> bytes:

@@ -109,7 +109,8 @@ class Walls:
         for limit in self._fixed_limits:
             limit()
         memory, cpu, file, tasks = self._hard
-        set_limit(resource.RLIMIT_AS, self.base_bytes + (memory_mb << 20) + THREADS * THREAD_STACK, memory)
+        own = memory_mb << 20
+        set_limit(resource.RLIMIT_AS, self.base_bytes + own + min(own, THREADS * THREAD_STACK), memory)
         set_limit(resource.RLIMIT_CPU, cpu_seconds, cpu)
         set_limit(resource.RLIMIT_FSIZE, scratch_mb << 20, file)
         set_limit(resource.RLIMIT_NPROC, self._task_limit(), tasks)
