@@ -50,9 +50,10 @@ def post(
     timer.daemon = True
     timer.start()
     options: dict[str, Any] = {"timeout": seconds, "extensions": {"trace": note_socket}}
-    options["headers"] = {**(headers or {}), "Accept-Encoding": "identity"}
+    options["headers"] = {**(headers or {}), "Accept-Encoding": "identity", "Content-Type": "application/json"}
+    content = json.dumps(request).encode()  # not by httpx: lone surrogates are text that a model may write
     try:
-        with client.stream("POST", url, json=request, **options) as response:
+        with client.stream("POST", url, content=content, **options) as response:
             body = bytearray()
             for part in _parts(response):
                 body += part

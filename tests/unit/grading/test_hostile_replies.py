@@ -107,6 +107,15 @@ def test_a_grader_that_breaks_costs_only_its_own_row():
     assert "AttributeError" in grade.flags[0]
 
 
+def test_a_program_that_no_encoding_takes_is_no_fault_of_the_service():
+    answer = httpx.Response(
+        200, json={"run_result": {"status": "Finished", "return_code": 1, "stdout": "", "stderr": ""}}
+    )
+    runner, service = http_runner(answer)
+    assert runner.run_program("print('\ud800')", b"", LIMITS).status is GradeStatus.RUNTIME_ERROR
+    assert service.requests[0]["code"] == "print('\ud800')"
+
+
 def test_what_a_user_has_to_change_still_stops_everything():
     class Unavailable:
         def grade(self, prompt, answer, truncated):
