@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sdpo.errors import DataError
 from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 
-from .code_tests import AssertTests, FunctionTests, StdinCase, StdinTests, read_limits, read_tests
+from .code_tests import (
+    AssertTests,
+    CodeTests,
+    FunctionCase,
+    FunctionTests,
+    StdinCase,
+    StdinTests,
+    read_limits,
+    read_tests,
+)
 from .compare import outputs_equal, values_equal
 from .extract import extract_code
 from .feedback import FeedbackOptions, show
@@ -16,11 +26,16 @@ from .result import failed, from_tests, ungraded
 from .sandbox.limits import Limits
 from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 
+Case = TypeVar("Case", FunctionCase, StdinCase)
 WEAK = "integrity: weak"  # flag of a grade: the program took part in the comparison
 STOPPING = frozenset({GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT, GradeStatus.MEMORY_LIMIT})
 NO_BLOCK = (
     "No complete code block was found in the response. "
     "Put the whole program in one fenced block that starts with ```python."
+)
+WEAK_FEEDBACK = (
+    "The program decides its own tests{}. Return plain built-in values, and leave the arguments of a function that "
+    "returns something as they are."
 )
 CUT_OFF = "The response was cut off before its code block was complete."
 
@@ -36,7 +51,9 @@ class CodeRunner(Protocol):
         self, source: str, name: str, inputs: Any, limits: Limits, *, answer_sizes: Any = None
     ) -> list[FunctionOutcome]: ...
 
-    def run_assert(self, source: str, code: str, entry_point: str | None, limits: Limits) -> AssertOutcome: ...
+    def run_assert(
+        self, source: str, code: str, entry_point: str | None, limits: Limits, *, prompt: str = ""
+    ) -> AssertOutcome: ...
 
 
 class CodeGrader:
@@ -67,29 +84,42 @@ class CodeGrader:
         source = extract_code(answer, truncated)
         if source is None:
             return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_BLOCK)
-        return self.grade_source(source, tests, limits)
+        return self.grade_source(source, tests, limits, text_of(prompt))
 
-    def grade_source(self, source: str, tests: FunctionTests | StdinTests | AssertTests, limits: Limits) -> Grade:
-        """Raises SandboxFault when the program could not be run."""
+    def grade_source(self, source: str, tests: CodeTests, limits: Limits, prompt: str = "") -> Grade:
+        """`prompt`: its text, "" when it is not known. Raises SandboxFault when the program could not be run."""
         if isinstance(tests, FunctionTests):
-            return from_tests(self._function(source, tests, limits), self.options)
-        if isinstance(tests, StdinTests):
-            return from_tests(self._stdin(source, tests, limits), self.options)
-        return self._assert(source, tests, limits)
 
-    def _function(self, source: str, tests: FunctionTests, limits: Limits) -> list[TestOutcome]:
-        inputs = [case.args for case in tests.cases]
-        sizes = [case.answer_bytes for case in tests.cases]
-        outcomes = self.runner.run_function(source, tests.name, inputs, limits, answer_sizes=sizes)
+            def calls(cases: Sequence[FunctionCase]) -> list[TestOutcome]:
+                return self._function(source, tests.name, cases, limits)
+
+            return from_tests(self._apart(tests.cases, calls), self.options)
+        if isinstance(tests, StdinTests):
+            return from_tests(self._apart(tests.cases, lambda cases: self._stdin(source, cases, limits)), self.options)
+        return self._assert(source, tests, limits, prompt)
+
+    def _apart(self, cases: Sequence[Case], run: Callable[[Sequence[Case]], list[TestOutcome]]) -> list[TestOutcome]:
+        """Where the feedback may only speak of public tests, the hidden ones run after them and in processes of their
+        own: a program could keep a hidden input and show it as its answer to the next public one."""
+        if not self.options.public_only:
+            return run(cases)
+        parts = {hidden: [case for case in cases if case.hidden is hidden] for hidden in (False, True)}
+        outcomes = {hidden: iter(run(part) if part else []) for hidden, part in parts.items()}
+        return [next(outcomes[case.hidden]) for case in cases]
+
+    def _function(self, source: str, name: str, cases: Sequence[FunctionCase], limits: Limits) -> list[TestOutcome]:
+        inputs = [case.args for case in cases]
+        sizes = [case.answer_bytes for case in cases]
+        outcomes = self.runner.run_function(source, name, inputs, limits, answer_sizes=sizes)
         results = []
-        for case, outcome in zip(tests.cases, outcomes, strict=True):
+        for case, outcome in zip(cases, outcomes, strict=True):
             status = outcome.status
             if status is GradeStatus.OK and not values_equal(outcome.value, case.expected):
                 status = GradeStatus.WRONG
             results.append(
                 TestOutcome(
                     status,
-                    input=f"{tests.name}({', '.join(map(show, case.args))})",
+                    input=f"{name}({', '.join(map(show, case.args))})",
                     expected=show(case.expected),
                     got=show(outcome.value) if outcome.status is GradeStatus.OK else "",
                     error=error_text(outcome.fault, outcome.detail),
@@ -99,12 +129,12 @@ class CodeGrader:
             )
         return results
 
-    def _stdin(self, source: str, tests: StdinTests, limits: Limits) -> list[TestOutcome]:
+    def _stdin(self, source: str, cases: Sequence[StdinCase], limits: Limits) -> list[TestOutcome]:
         """One run per test, until one breaks a limit: the tests after it would only cost time, and count as failed
         with it."""
         results: list[TestOutcome] = []
         idle = 0.0
-        for case in tests.cases:
+        for case in cases:
             if results and results[-1].status in STOPPING:
                 results.append(
                     TestOutcome(results[-1].status, case.input, case.output, error="not run", hidden=case.hidden)
@@ -113,29 +143,41 @@ class CodeGrader:
             cap = (limits.output_kb << 10) + 2 * len(case.output.encode("utf-8", "surrogatepass"))
             outcome = self.runner.run_program(source, case.input.encode("utf-8", "surrogatepass"), limits, cap)
             idle += outcome.idle_s
-            if idle > limits.idle_s(len(tests.cases)):
+            if idle > limits.idle_s(len(cases)):
                 outcome = replace(outcome, status=GradeStatus.TIMEOUT, detail=f"{idle:.1f} s asleep")
             results.append(stdin_outcome(case, outcome))
         return results
 
-    def _assert(self, source: str, tests: AssertTests, limits: Limits) -> Grade:
-        outcome = self.runner.run_assert(source, tests.code, tests.entry_point, limits)
-        unusable = next((case for case in outcome.cases if case.status is GradeStatus.INVALID_GOLD), None)
-        if unusable is not None:
-            return ungraded(GradeStatus.INVALID_GOLD, f"the tests cannot run here: {unusable.detail}")
-        flags = (WEAK,) if outcome.weak else ()
-        if outcome.weak and self.fail_weak and all(case.status is GradeStatus.OK for case in outcome.cases):
-            return failed(
-                GradeStatus.WRONG, "The returned objects decide the comparison themselves. Return plain values.", flags
-            )
-        return from_tests([assert_outcome(case, outcome.seconds) for case in outcome.cases], self.options, flags)
+    def _assert(self, source: str, tests: AssertTests, limits: Limits, prompt: str) -> Grade:
+        results: list[TestOutcome] = []
+        weak, why = False, ""
+        for code, hidden in ((tests.code, False), (tests.hidden_code, True)):
+            if not code:
+                continue
+            outcome = self.runner.run_assert(source, code, tests.entry_point, limits, prompt=prompt)
+            unusable = next((case for case in outcome.cases if case.status is GradeStatus.INVALID_GOLD), None)
+            if unusable is not None:
+                return ungraded(GradeStatus.INVALID_GOLD, f"the tests cannot run here: {unusable.detail}")
+            results += [assert_outcome(case, outcome.seconds, hidden) for case in outcome.cases]
+            weak, why = weak or outcome.weak, why or ("" if hidden else outcome.why)
+        flags = (WEAK,) if weak else ()
+        if weak and self.fail_weak and all(result.status is GradeStatus.OK for result in results):
+            return failed(GradeStatus.WRONG, WEAK_FEEDBACK.format(f": {why}" if why else ""), flags)
+        return from_tests(results, self.options, flags)
 
 
-def assert_outcome(case: AssertCase, seconds: float) -> TestOutcome:
+def text_of(prompt: Prompt) -> str:
+    """All text of its messages."""
+    contents = [message.get("content") for message in prompt.messages]
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+    return "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in parts if part)
+
+
+def assert_outcome(case: AssertCase, seconds: float, hidden: bool) -> TestOutcome:
     """`error` holds the whole text of a failed assert; there is no separate input."""
     if case.status is not GradeStatus.WRONG:
         error = "" if case.status is GradeStatus.OK else error_text(case.fault, case.detail)
-        return TestOutcome(case.status, input=case.statement, error=error, seconds=seconds)
+        return TestOutcome(case.status, input=case.statement, error=error, seconds=seconds, hidden=hidden)
     sides = (
         f"\nleft: {case.left}\nright: {case.right}"
         if case.left or case.right
@@ -144,7 +186,7 @@ def assert_outcome(case: AssertCase, seconds: float) -> TestOutcome:
         else ""
     )
     text = f"Assertion failed: {case.statement}{sides}"
-    return TestOutcome(case.status, expected=case.right, got=case.left, error=text, seconds=seconds)
+    return TestOutcome(case.status, expected=case.right, got=case.left, error=text, seconds=seconds, hidden=hidden)
 
 
 def stdin_outcome(case: StdinCase, outcome: ProgramOutcome) -> TestOutcome:

@@ -50,10 +50,12 @@ class StdinTests:
 
 @dataclass(frozen=True)
 class AssertTests:
-    """`code`: bare asserts, `def check(candidate)`, pytest functions or unittest classes."""
+    """`code`: bare asserts, `def check(candidate)`, pytest functions or unittest classes. `hidden_code`: more of them,
+    run apart."""
 
     code: str
     entry_point: str | None = None
+    hidden_code: str = ""
 
 
 CodeTests = FunctionTests | StdinTests | AssertTests
@@ -166,23 +168,31 @@ def _stdin_tests(truth: dict) -> StdinTests | None:
 
 
 def _assert_tests(truth: dict) -> AssertTests | None:
-    code, entry_point = truth.get("code"), truth.get("entry_point")
+    entry_point = truth.get("entry_point")
+    if entry_point is not None and not (isinstance(entry_point, str) and entry_point.isidentifier()):
+        raise DataError(problem("tests.entry_point", entry_point, "a function name"))
+    public, hidden = (_test_code(truth, name, entry_point) for name in ("code", "hidden_code"))
+    return AssertTests(public, entry_point, hidden) if public or hidden else None
+
+
+def _test_code(truth: dict, field: str, entry_point: str | None) -> str:
+    """Empty when there is nothing in it that can fail."""
+    code = truth.get(field, "" if "hidden_code" in truth or field == "hidden_code" else None)
     if isinstance(code, list):  # a list of assert statements
         code = "\n".join(map(str, code))
     if not isinstance(code, str):
-        raise DataError(problem("tests.code", type(code).__name__, "Python text"))
-    if entry_point is not None and not (isinstance(entry_point, str) and entry_point.isidentifier()):
-        raise DataError(problem("tests.entry_point", entry_point, "a function name"))
+        raise DataError(problem(f"tests.{field}", type(code).__name__, "Python text"))
     try:
         code = in_pieces(code)
         tree = ast.parse(code)
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(problem("tests.code", code[:60], f"Python text ({error})")) from None
+        raise DataError(problem(f"tests.{field}", code[:60], f"Python text ({error})")) from None
     if (way := reaches_inside(tree)) is not None:
-        raise DataError(problem("tests.code", way, "tests that only call the solution, which runs in another process"))
+        wanted = "tests that only call the solution, which runs in another process"
+        raise DataError(problem(f"tests.{field}", way, wanted))
     if entry_point is None and _needs_entry_point(tree):
         raise DataError(problem("tests.entry_point", None, "the function that check(candidate) is given"))
-    return AssertTests(code, entry_point) if can_fail(tree) else None
+    return code if can_fail(tree) else ""
 
 
 def _needs_entry_point(tree: ast.Module) -> bool:

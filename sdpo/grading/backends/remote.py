@@ -79,7 +79,7 @@ class RemoteCalls:
         return read_answers(outcome, marker, len(inputs))
 
     def run_assert(
-        self: ProgramRunner, source: str, code: str, entry_point: str | None, limits: Limits
+        self: ProgramRunner, source: str, code: str, entry_point: str | None, limits: Limits, *, prompt: str = ""
     ) -> AssertOutcome:
         marker = secrets.token_hex(16)
         start = time.monotonic()

@@ -4,32 +4,35 @@ failure says what was compared. Done once per problem, in the grader; the compil
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import marshal
 from typing import Any
 
 from .inside.judge import FILE
+from .name_origins import SOLUTION_MODULES, sort_names
 
-SOLUTION_MODULES = ("solution", "main")
 MAX_STATEMENT = 400
 
 
 @functools.lru_cache(maxsize=4096)
-def prepare(code: str, entry_point: str | None) -> bytes:
+def prepare(code: str, entry_point: str | None, prompt: str = "", withhold: bool = False) -> bytes:
     """Marshalled payload of the judge. SyntaxError when the tests are not Python (found at data load)."""
     tree = ast.parse(code, FILE)
-    names = solution_names(tree, entry_point)
+    names = sort_names(code, tree, entry_point, prompt)
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
     statements = {
         node.lineno: text_of(node) for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_simple(node)
     }
-    used = frozenset(names) | {"candidate"}
+    used = {*names.asked, *names.borrowed, "candidate"}
     exercises = any(not isinstance(node, DEFINITIONS) and names_in(node) & used for node in tree.body)
     rewritten = ast.fix_missing_locations(Rewriter().visit(tree))
     payload: dict[str, Any] = {
         "code": compile(rewritten, FILE, "exec", dont_inherit=True),
-        "names": names,
+        "asked": names.asked,
+        "borrowed": names.borrowed,
+        "library": names.library,
+        "withhold": withhold,  # changes of arguments by functions that also return something
+        "classes": names.classes,
         "entry_point": entry_point,
         "has_check": has_check,
         "exercises": exercises,  # whether the file does something with the solution when it is merely run
@@ -126,34 +129,6 @@ def text_of(node: ast.stmt) -> str:
     return ast.unparse(node)[:MAX_STATEMENT]
 
 
-def solution_names(tree: ast.Module, entry_point: str | None) -> list[str]:
-    """Names the tests use and do not define. Built-in names only where the tests import them from the solution."""
-    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    imported: set[str] = set()
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in SOLUTION_MODULES:
-            imported |= {alias.name for alias in node.names if alias.name != "*"}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in SOLUTION_MODULES:
-            imported.add(node.attr)
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            bound.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        else:
-            bound |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    names = {name for name in (loaded - bound - set(dir(builtins))) | imported if not name.startswith("__")}
-    return sorted(names | ({entry_point} if entry_point else set()))
-
-
-def repeats_a_name(test: ast.expr) -> bool:
-    """Whether a variable occurs twice, as in `f(a) == sorted(a)`: a program that changes `a` then edits its own
-    yardstick."""
-    names = [node.id for node in ast.walk(test) if isinstance(node, ast.Name)]
-    return len(names) > len(set(names))
-
-
 class Rewriter(ast.NodeTransformer):
     """`assert left == right` becomes two temporaries and a call of the judge.
 
@@ -189,8 +164,6 @@ class Rewriter(ast.NodeTransformer):
         stop = ast.Constant(not self.flat)
         judge = ast.Name("__sdpo__", ast.Load())
         lines: list[ast.stmt] = []
-        if repeats_a_name(node.test):
-            lines.append(ast.Expr(ast.Call(ast.Attribute(judge, "enter", ast.Load()), [], [])))
         test, sides = node.test, []
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             for name, value in (("__sdpo_left__", test.left), ("__sdpo_right__", test.comparators[0])):

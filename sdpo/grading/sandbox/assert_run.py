@@ -5,17 +5,39 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 from sdpo.records import GradeStatus
 
+from .assert_code import prepare
 from .child_run import ChildRun
 from .limits import Limits
 from .outcome import AssertCase, AssertOutcome, Fault
 from .poller import Poller
+from .pool import ServerPool
 from .server import Server
 
 REPORT_CAP = 1 << 20
+
+
+EDITED = "the tests read an argument again that the program changed"
+
+
+def judged_tests(
+    pool: ServerPool, flavor: str, source: bytes, code: str, entry_point: str | None, prompt: str, limits: Limits
+) -> AssertOutcome:
+    """Runs a test file against a solution. Where the program changed arguments that the tests still hold, a pass is
+    made again with these changes withheld: one that then fails was decided by a yardstick that the program edited."""
+
+    def once(withhold: bool) -> AssertOutcome:
+        tests = prepare(code, entry_point, prompt, withhold)
+        return pool.run(flavor, lambda server: judged_run(server, source, tests, limits))
+
+    outcome = once(False)
+    if outcome.passed and outcome.edited and not outcome.weak and not once(True).passed:
+        return replace(outcome, weak=True, why=EDITED)
+    return outcome
 
 
 def judged_run(server: Server, source: bytes, tests: bytes, limits: Limits) -> AssertOutcome:
@@ -51,7 +73,7 @@ def judged_run(server: Server, source: bytes, tests: bytes, limits: Limits) -> A
     finally:
         near.close()
         far.close()
-    return AssertOutcome(outcome.cases, outcome.weak, time.monotonic() - start)
+    return replace(outcome, seconds=time.monotonic() - start)
 
 
 def _outcome(report: Any, judge: ChildRun, solver: ChildRun) -> AssertOutcome:
@@ -76,7 +98,8 @@ def _outcome(report: Any, judge: ChildRun, solver: ChildRun) -> AssertOutcome:
     if report.get("gone") or report.get("protocol"):
         cases.append(AssertCase(GradeStatus.RUNTIME_ERROR, detail=_gone(report, solver)))
     cases += [AssertCase(GradeStatus.OK)] * report["passed"]
-    return AssertOutcome(tuple(cases), bool(report["weak"]))
+    why = str(report["weak"][0]) if report["weak"] else ""
+    return AssertOutcome(tuple(cases), bool(why), why=why, edited=bool(report["edited"]))
 
 
 LIMITS = (GradeStatus.TIMEOUT, GradeStatus.OUTPUT_LIMIT, GradeStatus.MEMORY_LIMIT)

@@ -125,8 +125,15 @@ class AssertCase:
 
 @dataclass(frozen=True)
 class AssertOutcome:
-    """A test file's run. `weak`: the tests let the program's own objects take part in a comparison."""
+    """A test file's run. `weak`: the program had a say in the verdict; `why`: how, in a few words. `edited`: it changed
+    arguments that the tests still hold, in functions that also return something."""
 
     cases: tuple[AssertCase, ...]
     weak: bool = False
     seconds: float = 0.0
+    why: str = ""
+    edited: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.cases) and all(case.status is GradeStatus.OK for case in self.cases)

@@ -14,8 +14,7 @@ from typing import Any
 from sdpo.errors import SandboxUnavailable
 from sdpo.records import GradeStatus
 
-from .assert_code import prepare
-from .assert_run import judged_run
+from .assert_run import judged_tests
 from .child_run import ChildRun
 from .environment import build_plan
 from .inside.frames import FrameError, decode, encode
@@ -178,11 +177,13 @@ class Sandbox:
             run.reap()
         return outcomes
 
-    def run_assert(self, source: str, code: str, entry_point: str | None, limits: Limits) -> AssertOutcome:
-        """Runs a test file against a solution, each in a process of its own. Raises SandboxFault."""
-        payload = prepare(code, entry_point)
+    def run_assert(
+        self, source: str, code: str, entry_point: str | None, limits: Limits, *, prompt: str = ""
+    ) -> AssertOutcome:
+        """Runs a test file against a solution, each in a process of its own. `prompt`: its text tells which names of
+        the solution were asked for. Raises SandboxFault."""
         wanted = NUMPY if flavor(source) == NUMPY or flavor(code) == NUMPY else PLAIN
-        return self.pool.run(wanted, lambda server: judged_run(server, to_bytes(source), payload, limits))
+        return judged_tests(self.pool, wanted, to_bytes(source), code, entry_point, prompt, limits)
 
     def _one_call(self, run: ChildRun, name: str, arguments: Sequence[Any], cap: int) -> FunctionOutcome:
         start = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import json
 import os
 import re
@@ -32,7 +33,7 @@ from hostile_service import hostile_service
 from sdpo.grading.backends import http
 from sdpo.grading.backends.http import HttpRunner
 from sdpo.grading.backends.retry import Retry
-from sdpo.grading.code import CodeGrader
+from sdpo.grading.code import WEAK, CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.sandbox.limits import Limits
@@ -109,7 +110,8 @@ def problems(grader: CodeGrader, lab: Lab, path: Path, styles: Sequence[str]) ->
     """What the attack achieved; empty when it was stopped."""
     text = path.read_text()
     kinds = header(text, "KINDS").split()
-    if "assert" in kinds:
+    tests = "\n".join(re.findall(r"^# TESTS: (.*)$", text, re.MULTILINE))
+    if "assert" in kinds and not tests:
         kinds = [kind for kind in kinds if kind != "assert"] + list(styles)
     checks = set(header(text, "CHECK").split())
     source = text.replace("@HOST@", str(lab.host)).replace("@SCRATCH@", str(lab.host / "scratch"))
@@ -123,7 +125,8 @@ def problems(grader: CodeGrader, lab: Lab, path: Path, styles: Sequence[str]) ->
             if kind == "late":
                 threading.Timer(0.2, hold_the_lock, [HELD_SECONDS]).start()
             start = time.monotonic()
-            grade = grader.grade_source(source, case_for(kind), LIMITS)
+            run = quiet(grader) if kind.startswith("hidden-") else grader
+            grade = run.grade_source(source, case_for(kind, tests), LIMITS)
             grades.append(grade)
             found += [f"{kind}: {problem}" for problem in judge(grade, checks, lab, time.monotonic() - start)]
     if "grader-ok" in checks and not grader_still_right(grader):
@@ -158,8 +161,18 @@ def header(text: str, name: str) -> str:
     return match[1] if match else ""
 
 
-def case_for(kind: str):
+def quiet(grader: CodeGrader) -> CodeGrader:
+    """The same, with feedback about public tests only."""
+    return CodeGrader(grader.runner, grader.limits, dataclasses.replace(grader.options, public_only=True))
+
+
+def case_for(kind: str, tests: str = ""):
+    """`tests`: of an attack on tests of its own, instead of "solve(1) is a random token"."""
     token, second = (f"EXP-{secrets.token_hex(16)}" for _ in range(2))
+    if kind.startswith("hidden-"):
+        return read_tests(with_hidden_part(kind, f"HIDDEN-{secrets.token_hex(16)}", token))
+    if tests:
+        return read_tests({"type": "assert", "code": tests, "entry_point": "solve"})
     if kind == "func":
         return read_tests(
             {
@@ -178,6 +191,18 @@ def case_for(kind: str):
     return read_tests({"type": "assert", "code": code, "entry_point": "solve"})
 
 
+def with_hidden_part(kind: str, hidden: str, token: str) -> dict:
+    """A hidden test whose input is a secret, and two public ones after it."""
+    inputs = [(hidden, True), ("public", False), ("public again", False)]
+    if kind == "hidden-stdin":
+        return {"type": "stdin", "cases": [{"input": i, "output": token, "hidden": h} for i, h in inputs]}
+    if kind == "hidden-func":
+        cases = [{"args": [i], "expected": token, "hidden": h} for i, h in inputs]
+        return {"type": "function", "name": "solve", "cases": cases}
+    code = {h: "\n".join(f"assert solve({i!r}) == {token!r}" for i, kind in inputs if kind is h) for h in (False, True)}
+    return {"type": "assert", "code": code[False], "hidden_code": code[True]}
+
+
 def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]:
     said = grade.feedback + json.dumps([[t.input, t.got, t.error] for t in grade.tests])
     found = []
@@ -187,6 +212,10 @@ def judge(grade: Grade, checks: set[str], lab: Lab, seconds: float) -> list[str]
         found.append("passed")
     if "right" in checks and grade.status is not GradeStatus.OK or "timeout" in checks and not timed_out(grade):
         found.append(f"is {grade.status}")
+    if "notclean" in checks and grade.status is GradeStatus.OK and WEAK not in grade.flags:
+        found.append("passed without a mark")
+    if "nohidden" in checks and "HIDDEN-" in grade.feedback:
+        found.append("a hidden input came out")
     if lab.canary in said:
         found.append("a canary came out")
     if "EVIDENCE" in said:

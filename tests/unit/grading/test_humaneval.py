@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sdpo.grading.code import CodeGrader
+from sdpo.data.prepare import humaneval, kodcode, mbpp
+from sdpo.errors import DataError
+from sdpo.grading.code import CodeGrader, text_of
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.sandbox.limits import Limits
@@ -58,6 +60,80 @@ def test_all_164_canonical_solutions_pass_and_none_is_weak(sandbox, problems, wi
     assert failed == {}
     assert len(grades) == 164
     assert [grade.flags for grade in grades if grade.flags] == []
+
+
+class Renamed(ast.NodeTransformer):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Name(self, node):
+        return ast.Name(self.name, node.ctx) if node.id == "candidate" else node
+
+
+class Unittest(ast.NodeTransformer):
+    def visit_Assert(self, node):
+        test = node.test
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
+            text = f"self.assertEqual({ast.unparse(test.left)}, {ast.unparse(test.comparators[0])})"
+            return ast.parse(text).body[0]
+        return ast.parse(f"self.assertTrue({ast.unparse(test)})").body[0]
+
+
+def as_form(row, form: str) -> dict:
+    """The same tests as a file of asserts (as in MBPP), as a pytest file, or as a unittest file; none names an entry
+    point."""
+    tree = Renamed(row["entry_point"]).visit(ast.parse(row["test"]))
+    check = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check")
+    tree.body.remove(check)
+    if form == "asserts":
+        tree.body += check.body
+    elif form == "pytest":
+        test = ast.parse(f"from solution import {row['entry_point']}\ndef test(): pass")
+        test.body[1].body = check.body
+        tree.body += test.body
+    else:
+        test = ast.parse("import unittest\nclass T(unittest.TestCase):\n    def test(self): pass")
+        test.body[1].body[0].body = [Unittest().visit(node) for node in check.body]
+        tree.body += test.body
+    return {"type": "assert", "code": ast.unparse(ast.fix_missing_locations(tree))}
+
+
+@pytest.mark.parametrize("with_prompt", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["asserts", pytest.param("pytest", marks=pytest.mark.slow), "unittest"])
+def test_no_canonical_solution_is_weak_in_another_form_of_its_tests(sandbox, problems, form, with_prompt):
+    grader = CodeGrader(sandbox, LIMITS, FeedbackOptions(), fail_weak=True)
+
+    def grade(row):
+        tests = read_tests(as_form(row, form))
+        source = row["prompt"] + row["canonical_solution"]
+        return grader.grade_source(source, tests, LIMITS, row["prompt"] if with_prompt else "")
+
+    with ThreadPoolExecutor(4) as threads:
+        grades = dict(zip((row["task_id"] for row in problems), threads.map(grade, problems)))
+    assert {name: grade.feedback for name, grade in grades.items() if grade.status is not GradeStatus.OK} == {}
+
+
+DATA = Path(__file__).resolve().parents[2] / "fixtures" / "data_sources"
+
+
+@pytest.mark.parametrize(
+    ("convert", "file"),
+    [
+        *((humaneval.convert, "humaneval_plus"), (mbpp.convert, "mbpp"), (mbpp.convert, "mbpp_plus")),
+        (kodcode.convert, "kodcode"),
+    ],
+    ids=["humaneval_plus", "mbpp", "mbpp_plus", "kodcode"],
+)
+def test_no_published_solution_of_a_prepared_row_is_weak(sandbox, convert, file):
+    grader = CodeGrader(sandbox, LIMITS, FeedbackOptions(), fail_weak=True)
+    for line in (DATA / f"{file}.jsonl").read_text().splitlines():
+        try:
+            prompt = convert(json.loads(line), "train")
+        except DataError:
+            continue  # a row that is there to be refused
+        source = prompt.extra_info["solution"]
+        grade = grader.grade_source(source, read_tests(prompt.ground_truth), LIMITS, text_of(prompt))
+        assert grade.status is GradeStatus.OK, grade
 
 
 def test_none_of_164_passes_when_the_body_returns_none(sandbox, problems):

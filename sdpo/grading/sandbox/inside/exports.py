@@ -8,7 +8,7 @@ import datetime
 import importlib
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -21,6 +21,13 @@ VALUES = (
     *(collections.deque, collections.Counter, collections.OrderedDict, collections.defaultdict),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
 )
+IMMUTABLE = 1 << 8  # flag of the interpreter's own types; no class statement makes a type that has it
+STORED = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(collections.namedtuple("P", "x"))["x"]))
+# Types whose attribute lookup runs no code of a value's own class; a module, a proxy or a metaclass may.
+PLAIN_LOOKUP = frozenset(
+    {object, BaseException, types.SimpleNamespace, str, int, float, tuple, list, dict, set, frozenset, bytes}
+)
+VIEWS = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 PLAIN_BASES = (str, int, float, tuple, list, dict, set, frozenset, bytes)
 _OPERATORS = """
 add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs index lt le gt ge eq ne
@@ -73,13 +80,61 @@ class Exports:
             self.objects.append(value)
         return self._numbers[id(value)]
 
+    def known(self, values: Iterable[Any]) -> list[int]:
+        """The numbers of those that have one."""
+        return [self._numbers[id(value)] for value in values if id(value) in self._numbers]
+
+
+def is_own(kind: type) -> bool:
+    """Whether a class was written in Python, so that a program may have written it."""
+    return not type.__dict__["__flags__"].__get__(kind) & IMMUTABLE
+
+
+def bases_of(kind: type) -> tuple[type, ...]:
+    return type.__dict__["__mro__"].__get__(kind)
+
+
+def is_stored(value: Any, name: Any) -> bool:
+    """Whether an attribute that was found is only looked up, in the object or its class: no code of a class ran."""
+    spaces = [(base, type.__dict__["__dict__"].__get__(base)) for base in bases_of(type(value))]
+    getter = next(base for base, space in spaces if "__getattribute__" in space)
+    entry = next((space[name] for _, space in spaces if name in space), None)
+    if getter not in PLAIN_LOOKUP:
+        return False
+    if entry is None:
+        return not any("__getattr__" in space for _, space in spaces)
+    return type(entry) in STORED or not any("__get__" in vars(base) for base in bases_of(type(entry)))
+
+
+def encode_rare(value: Any, encode: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """Data for built-in values that the frames do not know: ranges, and the views of a dict."""
+    if type(value) is range:
+        return {"range": [value.start, value.stop, value.step]}
+    for word, kind in VIEWS.items():
+        if type(value) is kind:
+            content = dict.fromkeys(value) if word == "keys" else dict(enumerate(value) if word == "values" else value)
+            return {"view": [word, encode(content)]}
+    return None
+
+
+def decode_rare(tag: str, body: Any, decode: Callable[[Any], Any]) -> Any:
+    """None when the tag is of another kind. FrameError for what the other function never says."""
+    if tag == "range":
+        return range(*map(int, body))
+    if tag == "view":
+        word, content = body[0], decode(body[1])
+        if word not in VIEWS or type(content) is not dict:
+            raise FrameError("not a view")
+        return getattr(content, word)()
+    return None
+
 
 def is_value(value: Any) -> bool:
     kind = type(value)
     if kind in VALUES or kind is range:
         return True
     module = type.__getattribute__(kind, "__module__")
-    return type(module) is str and module.split(".")[0] == "numpy"
+    return type(module) is str and module.split(".")[0] == "numpy" and not is_own(kind)
 
 
 def built_in(value: Any) -> str | None:
@@ -99,14 +154,17 @@ def built_in_class(name: Any) -> type:
 
 
 def kind_of(value: Any) -> str:
-    """class, error (an exception class), call (any other callable), coroutine, iter, or object."""
+    """class, error (an exception class), call (a function), coroutine, iter, callable (of another type of the
+    interpreter's, e.g. a partial), or object."""
     if isinstance(value, type):
         return "error" if issubclass(value, BaseException) else "class"
     if isinstance(value, types.CoroutineType):
         return "coroutine"
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return "call"
-    return "iter" if hasattr(type(value), "__next__") else "object"
+    if hasattr(type(value), "__next__"):
+        return "iter"
+    return "callable" if not is_own(type(value)) and hasattr(type(value), "__call__") else "object"  # noqa: B004
 
 
 def name_of(value: Any) -> str:

@@ -6,6 +6,8 @@ The code was parsed, rewritten and compiled in the grader; here it only runs. A 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import marshal
 import os
 import sys
@@ -16,9 +18,8 @@ from typing import Any
 
 from . import stage, test_tools
 from .frames import describe, write_frame
-from .judge_side import TESTS_MODULE, JudgeSide, LinkBroken, SolutionLoadError
+from .judge_side import FILE, TESTS_MODULE, JudgeSide, LinkBroken, SolutionLoadError
 
-FILE = "tests.py"
 MAX_CASES = 200
 MAX_TEXT = 300
 
@@ -26,7 +27,7 @@ MAX_TEXT = 300
 def run() -> None:
     payload = marshal.loads(stage.read_payload())
     stage.set_streams()
-    judge = Judge(payload, JudgeSide(stage.LINK))
+    judge = Judge(payload, JudgeSide(stage.LINK, payload["withhold"]))
     report: dict[str, Any] = {}
     try:
         judge.run()
@@ -36,6 +37,7 @@ def run() -> None:
         pass  # `broken` tells, also where the tests swallowed this
     report |= judge.side.broken
     report |= {"cases": judge.cases, "passed": judge.passed, "weak": judge.side.weak[:5], "unusable": judge.unusable}
+    report["edited"] = judge.side.edited
     write_frame(stage.CHANNEL, report)
     os._exit(0)
 
@@ -55,7 +57,7 @@ class Judge:
         self.unusable = ""  # why the tests themselves cannot run here
 
     def run(self) -> None:
-        names = self.side.import_names(self.payload["names"])
+        names = self.side.import_names(*(self.payload[kind] for kind in ("asked", "borrowed", "classes")))
         entry = self.payload["entry_point"]
         if entry and entry not in names:
             return self.record({"missing": entry})
@@ -71,6 +73,10 @@ class Judge:
         )
         if entry:
             vars(module).setdefault("candidate", names[entry])
+        for name, (library, attribute) in self.payload["library"].items():
+            with contextlib.suppress(ImportError, AttributeError):  # then the tests find no such name
+                found = importlib.import_module(library)
+                vars(module)[name] = getattr(found, attribute) if attribute else found
         vars(module)["__sdpo__"] = self
         self.guarded(exec, self.payload["code"], vars(module), counts=self.payload["exercises"])
         if entry and self.payload["has_check"] and callable(check := vars(module).get("check")):
@@ -98,8 +104,6 @@ class Judge:
                 self.unusable = str(error)[:MAX_TEXT]
         except BaseException as error:  # the tests' or the solution's: both are verdicts on the solution
             self.record(self.describe_error(error))
-        finally:
-            self.side.in_assert = False
 
     def describe_error(self, error: BaseException) -> dict[str, Any]:
         fault = getattr(error, "solution_fault", None)
@@ -127,14 +131,10 @@ class Judge:
 
     # called by the rewritten asserts
 
-    def enter(self) -> None:
-        self.side.in_assert = True
-
     def check(self, holds: Any, statement: str, stop: bool, *sides: Any) -> None:
         """One assert. `sides`: the two operands of a comparison. `stop`: raise, because the code after it relies on
         it."""
         ok = bool(holds)
-        self.side.in_assert = False
         if ok:
             self.passed += 1
             return

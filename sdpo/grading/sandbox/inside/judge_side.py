@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import importlib
 import sys
 import types
 from typing import Any
@@ -12,6 +14,8 @@ from .exports import (
     Exports,
     built_in,
     built_in_class,
+    decode_rare,
+    encode_rare,
     error_base,
     is_value,
     kind_of,
@@ -21,9 +25,10 @@ from .exports import (
 from .frames import FrameError, decode, encode
 from .link import Link
 from .proxies import make_proxy, numpy_array, remote_number
+from .testimony import Testimony
 
 _OFFERED = "call getattr setattr len iter next getitem setitem bool str repr contains"
-TESTS_MODULE = "tests"  # name of the module that the tests run as
+TESTS_MODULE, FILE = "tests", "tests.py"  # what the tests run as
 OFFERED = frozenset(_OFFERED.split())
 GENERIC_NAMES = frozenset({"BaseException", "GeneratorExit"})
 INTROSPECTIVE = (
@@ -65,40 +70,79 @@ def _count_unseen() -> int:
 UNSEEN = _count_unseen()
 
 
-class JudgeSide:
-    """`broken`: how the link ended before its time, for the report."""
+def read_again(value: Any) -> bool:
+    """Whether a variable of the tests that holds `value` is read at more than one place."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == FILE:
+            names = [name for name, held in frame.f_locals.items() if held is value]
+            if any(times_read(code, name) > 1 for name in names):
+                return True
+        frame = frame.f_back
+    return False
 
-    def __init__(self, fd: int) -> None:
+
+def times_read(code: types.CodeType, name: str) -> int:
+    """Places in a piece of code and the functions in it where a variable is loaded."""
+    dis = importlib.import_module("dis")  # slow to import, rarely used
+    loads = sum(line.opname.startswith("LOAD_") and line.argval == name for line in dis.get_instructions(code))
+    return loads + sum(times_read(part, name) for part in code.co_consts if isinstance(part, types.CodeType))
+
+
+class JudgeSide:
+    """`broken`: how the link ended before its time, for the report. `edited`: whether a function that also returns
+    something changed an argument that the tests still hold; such changes do not arrive where `withhold` is on."""
+
+    def __init__(self, fd: int, withhold: bool = False) -> None:
         self.link = Link(fd, self.serve_one)
         self.exports = Exports()
         self.proxies: dict[int, Any] = {}
-        self.weak: list[str] = []
-        self.in_assert = False
+        self.testimony = Testimony()
+        self.weak = self.testimony.weak
+        self.withhold, self.edited = withhold, False
         self.broken: dict[str, Any] = {}
 
-    def import_names(self, wanted: list[str]) -> dict[str, Any]:
-        answer = self._exchange({"op": "names", "names": wanted})
+    def import_names(self, asked: list[str], borrowed: list[str], classes: list[str]) -> dict[str, Any]:
+        """What the solution has of these names. `classes`: may be classes, and were asked for as such."""
+        answer = self._exchange({"op": "names", "names": [*asked, *borrowed], "classes": classes})
         if isinstance(answer.get("load_error"), dict):
             raise SolutionLoadError(answer["load_error"])
-        names = answer.get("names")
-        if not isinstance(names, dict):
+        names, numbers = answer.get("names"), answer.get("classes")
+        if not isinstance(names, dict) or not isinstance(numbers, dict):
             self.broken = {"protocol": "no names in the answer"}
             raise LinkBroken
-        return {name: self.decode(names[name]) for name in wanted if name in names}
+        for number in (numbers[name] for name in classes if isinstance(numbers.get(name), int)):
+            self.testimony.ask_for_class(number)
+        found = {}
+        for name in (name for name in (*asked, *borrowed) if name in names):
+            self.testimony.received.clear()
+            found[name] = self.decode(names[name])
+            if name in borrowed:
+                self.testimony.borrow(name)
+            else:
+                self.testimony.ask_for(as_class=name in classes)
+        return found
 
     def ask(self, operation: str, args: list, kwargs: dict | None = None) -> Any:
+        """Puts a question to the first object of the solution among `args`; the class decides an instance check."""
         question: dict[str, Any] = {"op": operation, "args": [self.encode(a) for a in args]}
         if kwargs:
             question["kwargs"] = {name: self.encode(value) for name, value in kwargs.items()}
+        order = args[::-1] if operation in ("isinstance", "issubclass") else args
+        subject = next(number for number in map(remote_number, order) if number is not None)
         answer = self._exchange(question)
+        self.testimony.received.clear()
+        value = self.decode(answer["ok"]) if "ok" in answer else None
+        self.testimony.weigh(operation, subject, args[-1], "exc" in answer, answer.get("stored") is True)
         if "changed" in answer:
-            self._copy_changes(args, answer["changed"])
+            self._copy_changes(args, kwargs or {}, answer["changed"], value is not None)
         if "exc" in answer:
             error = self.error(answer["exc"])
             if isinstance(error, StopIteration) and operation != "next":
                 raise RuntimeError("the function raised StopIteration") from None  # it would end the tests' own loops
             raise error
-        return self.decode(answer["ok"])
+        return value
 
     def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
         if self.broken:
@@ -123,22 +167,26 @@ class JudgeSide:
             self.broken = {"protocol": str(error)}
         raise LinkBroken
 
-    def _copy_changes(self, args: list, changed: list) -> None:
-        """Arguments changed in place are changed here too. Inside one assert that reads the argument afterwards, the
-        test lets the program edit its own yardstick."""
-        for index, data in changed:
+    def _copy_changes(self, args: list, kwargs: dict, changed: list, returned: bool) -> None:
+        """Arguments changed in place are changed here too. Where the function also returns something and somebody here
+        still holds the argument, the tests may read a yardstick that the program edited."""
+        for place, data in changed:
+            target = kwargs[place] if isinstance(place, str) else args[place]
             content = self.decode(data)
-            if self.in_assert and references(args, index) > UNSEEN:
-                self.weak.append("an argument was changed during the comparison")
-            target = args[index]
-            if type(content) is not type(target):
+            if isinstance(target, (set, dict)) and content == target:
+                continue  # only the order differs
+            if returned and (isinstance(place, str) or references(args, place) > UNSEEN + 1):
+                self.edited = True
+                if self.withhold:
+                    continue
+            if type(content) is not type(target) and not (type(content) is dict and isinstance(target, dict)):
                 self.broken = {"protocol": "an argument came back as another type"}
                 raise LinkBroken
             if isinstance(target, (list, bytearray)):
                 target[:] = content
-            else:
-                target.clear()
-                target.update(content)
+                continue
+            target.clear()
+            getattr(target, "extend" if isinstance(target, collections.deque) else "update")(content)
 
     def error(self, data: Any) -> BaseException:
         """The exception to raise here: an imported exception class of the solution, else the built-in base class."""
@@ -158,8 +206,8 @@ class JudgeSide:
         return encode(value, self.refer)
 
     def refer(self, value: Any) -> Any:
-        if type(value) is range:
-            return {"range": [value.start, value.stop, value.step]}
+        if (data := encode_rare(value, self.encode)) is not None:
+            return data
         number = remote_number(value)
         if number is not None:
             return {"yours": number}
@@ -172,17 +220,19 @@ class JudgeSide:
         return {"ref": [self.exports.number(value), kind_of(value), name_of(value)]}
 
     def resolve(self, tag: str, body: Any) -> Any:
-        if tag == "range":
-            return range(*map(int, body))
+        if (value := decode_rare(tag, body, self.decode)) is not None:
+            return value
         if tag == "yours":
             return self.exports.objects[body]
         if tag == "built-in":
             return built_in_class(body)
         if tag != "ref" or not isinstance(body, list) or not isinstance(body[0], int):
             raise FrameError(f"unknown tag {tag!r:.20}")
-        number, kind, name, *extra = body
+        number, kind, name, classes, *extra = body
         if number not in self.proxies:
-            self.proxies[number] = make_proxy(self, number, kind, str(name), *extra)
+            self.proxies[number] = make_proxy(self, number, kind, str(name), classes, *extra)
+        plain = isinstance(self.proxies[number], PLAIN_BASES)
+        self.testimony.meet(number, "plain" if plain else str(kind), classes)
         return self.proxies[number]
 
     def serve_one(self, question: dict) -> dict:
@@ -196,6 +246,8 @@ class JudgeSide:
                 raise AttributeError(str(args[0])[:100])
             if operation in ("setattr", "setitem"):
                 self.weak.append("an object of the tests was changed by the program")
+            if operation == "next" and read_again(target):
+                self.weak.append("an iterator that the tests read again was consumed by the program")
             if operation == "call":
                 keywords = {str(k): self.decode(v) for k, v in question.get("kwargs", {}).items()}
                 return {"ok": self.encode(target(*args, **keywords))}

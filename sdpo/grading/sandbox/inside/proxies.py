@@ -1,8 +1,8 @@
 """The solution as the tests see it: functions, classes, objects and exceptions that live in the other process.
 
 Equality is decided here. A remote object never equals a plain value, and the plain value is not sent over; two remote
-objects are compared by their own process, and that makes the verdict weak, as does any operator that hands a test's
-operand over.
+objects are compared by their own process, and that makes the verdict weak. What else an object is asked, and what that
+makes of the verdict, is in testimony.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MEMORY_PROTOCOLS = ("__array", "__cuda_array", "__dlpack")
 
 
-def make_proxy(side: JudgeSide, number: int, kind: str, name: str, extra: Any = None) -> Any:
+def make_proxy(side: JudgeSide, number: int, kind: str, name: str, classes: Any, extra: Any = None) -> Any:
     """What stands for object `number` of the solution. `extra`: a function's documentation, an exception's built-in
     base, the plain content of a subclass of a built-in type."""
     if kind == "call":
@@ -39,7 +39,7 @@ def make_proxy(side: JudgeSide, number: int, kind: str, name: str, extra: Any = 
         plain = decode(extra)
         if type(plain) in PLAIN_SUBCLASSES:
             return PLAIN_SUBCLASSES[type(plain)].attach(plain, side, number)
-    return RemoteObject(side, number)
+    return RemoteIterator(side, number) if kind == "iter" and classes is None else RemoteObject(side, number)
 
 
 def remote_number(value: Any) -> int | None:
@@ -47,7 +47,7 @@ def remote_number(value: Any) -> int | None:
     kind = type(value)
     if kind is RemoteClass or (isinstance(value, type) and "_sdpo" in type.__getattribute__(value, "__dict__")):
         return type.__getattribute__(value, "__dict__")["_sdpo"][1]
-    if kind is RemoteObject or kind in PLAIN_SUBCLASSES.values():
+    if kind in (RemoteObject, RemoteIterator) or kind in PLAIN_SUBCLASSES.values():
         return object.__getattribute__(value, "_sdpo")[1]
     reference = getattr(value, "_sdpo", None) if kind is type(remote_number) else None
     return reference[1] if reference else None
@@ -74,12 +74,9 @@ def remote_attribute(value: Any, name: str) -> Any:
     return _reference(value)[0].ask("getattr", [value, name])
 
 
-def _remote(name: str, weak: bool = False) -> Callable[..., Any]:
+def _remote(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
-        side, _ = _reference(self)
-        if weak:
-            side.weak.append(f"operator {name} was decided by the program")
-        return side.ask(name, [self, *args])
+        return _reference(self)[0].ask(name, [self, *args])
 
     return method
 
@@ -121,22 +118,27 @@ class RemoteObject:
         return swallowed
 
 
-_QUIET = """
+_ASKED_THERE = """
 len iter next bool str repr hash int float index getitem setitem delitem enter reversed round abs neg pos invert
-setattr delattr
+setattr delattr lt le gt ge contains add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift divmod
 """
-_DECIDING = "lt le gt ge contains add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift divmod"
-for _name in _QUIET.split():
-    setattr(RemoteObject, f"__{_name}__", _remote(_name))
-for _name in _DECIDING.split():
-    setattr(RemoteObject, f"__{_name.rstrip('_')}__", _remote(_name, weak=True))
+for _name in _ASKED_THERE.split():
+    setattr(RemoteObject, f"__{_name.rstrip('_')}__", _remote(_name))
+
+
+class RemoteIterator:
+    """A generator, or another iterator of the interpreter's: gives its items, and answers nothing else."""
+
+    __init__ = RemoteObject.__init__
+    __getattr__ = remote_attribute
+    __iter__ = _remote("iter")
+    __next__ = _remote("next")
+    __bool__ = _remote("bool")
 
 
 def _reflected(name: str) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        side, _ = _reference(self)
-        side.weak.append(f"operator {name} was decided by the program")
-        return side.ask(name, [other, self])
+        return _reference(self)[0].ask(name, [other, self])
 
     return method
 

@@ -5,17 +5,38 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from . import faults, stage
-from .exports import OPERATIONS, PLAIN_BASES, Exports, built_in, error_base, is_value, kind_of, make_error, name_of
+from .exports import (
+    OPERATIONS,
+    PLAIN_BASES,
+    Exports,
+    bases_of,
+    built_in,
+    decode_rare,
+    encode_rare,
+    error_base,
+    is_own,
+    is_stored,
+    is_value,
+    kind_of,
+    make_error,
+    name_of,
+)
 from .frames import FrameError, decode, encode
 from .link import Link
 from .printed import Printed
 from .solver import load
 
-MUTABLE = (list, dict, set, bytearray)
+MUTABLE = (list, dict, set, bytearray, deque)
+
+
+def as_dict(data: Any) -> Any:
+    """The data of a defaultdict as it is encoded here, where it is a dict."""
+    return {"d": data["D2"]} if isinstance(data, dict) and "D2" in data else data
 
 
 def run() -> None:
@@ -41,31 +62,35 @@ class SolverSide:
 
     def answer(self, question: dict) -> dict:
         try:
-            answer = self.names(question["names"]) if question["op"] == "names" else self.apply(question)
+            answer = self.names(question) if question["op"] == "names" else self.apply(question)
         except BaseException as error:  # foreign code may raise anything; all of it travels as data
             answer = {"exc": self.describe_error(error)}
         if (printed := self.printed.take()) is not None:
             answer["printed"] = printed
         return answer
 
-    def names(self, wanted: list[str]) -> dict:
+    def names(self, question: dict) -> dict:
         if "error" in self.loaded:
             return {"load_error": self.loaded["error"]}
-        found = {name: self.encode(vars(self.module)[name]) for name in wanted if name in vars(self.module)}
-        return {"names": found}
+        space = vars(self.module)
+        classes = {name: space[name] for name in question["classes"] if isinstance(space.get(name), type)}
+        return {
+            "classes": {name: self.exports.number(kind) for name, kind in classes.items()},
+            "names": {name: self.encode(space[name]) for name in question["names"] if name in space},
+        }
 
     def apply(self, question: dict) -> dict:
         operation = question["op"]
-        raw = question["args"]
-        args = [self.decode(item) for item in raw]
-        if operation == "call":
-            keywords = {name: self.decode(item) for name, item in question.get("kwargs", {}).items()}
-            result = args[0](*args[1:], **keywords)
-        else:
-            result = OPERATIONS[operation](*args)
+        raw = {**dict(enumerate(question["args"])), **question.get("kwargs", {})}
+        given = {place: self.decode(item) for place, item in raw.items()}
+        args = [given[place] for place in range(len(question["args"]))]
+        keywords = {place: value for place, value in given.items() if isinstance(place, str)}
+        result = args[0](*args[1:], **keywords) if operation == "call" else OPERATIONS[operation](*args)
         answer: dict[str, Any] = {"ok": self.encode(result)}
-        changed = [[i, self.encode(arg)] for i, arg in enumerate(args) if isinstance(arg, MUTABLE)]
-        changed = [[i, data] for i, data in changed if data != raw[i]]
+        if operation == "getattr":
+            answer["stored"] = is_stored(*args)
+        changed = [[place, self.encode(value)] for place, value in given.items() if isinstance(value, MUTABLE)]
+        changed = [[place, data] for place, data in changed if data not in (raw[place], as_dict(raw[place]))]
         if changed:
             answer["changed"] = changed
         return answer
@@ -75,8 +100,8 @@ class SolverSide:
 
     def refer(self, value: Any) -> Any:
         """A reference for what does not travel; subclasses of built-in types send their plain content along."""
-        if type(value) is range:
-            return {"range": [value.start, value.stop, value.step]}
+        if (data := encode_rare(value, self.encode)) is not None:
+            return data
         if isinstance(value, JudgeObject):
             return {"yours": object.__getattribute__(value, "_number")}
         if is_value(value):
@@ -85,8 +110,10 @@ class SolverSide:
             return {"built-in": name}
         kind = kind_of(value)
         if kind == "call" and getattr(value, "__dict__", None):
-            kind = "object"  # a function with attributes: they are asked for one by one
-        body = [self.exports.number(value), kind, name_of(value)]
+            kind = "callable"  # a function with attributes: they are asked for one by one
+        own = value if isinstance(value, type) else type(value)
+        classes = self.exports.known(bases_of(own)) if is_own(own) else None
+        body = [self.exports.number(value), kind, name_of(value), classes]
         if kind == "error":
             body.append(error_base(value))
         elif kind == "call" and type(documentation := value.__doc__) is str:
@@ -99,10 +126,10 @@ class SolverSide:
         return decode(data, numpy_array, self.resolve)
 
     def resolve(self, tag: str, body: Any) -> Any:
+        if (value := decode_rare(tag, body, self.decode)) is not None:
+            return value
         if tag == "yours":
             return self.exports.objects[body]
-        if tag == "range":
-            return range(*body)
         if tag == "built-in":
             return getattr(builtins, body)
         if tag == "ref":

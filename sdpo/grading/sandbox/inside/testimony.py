@@ -1,0 +1,109 @@
+"""Whose word an answer is.
+
+The tests ask for some things of the solution by name: functions, classes, constants. Plain data that these return is
+judged here and needs no trust. What any other code of the solution says - methods, iteration, conversion, truth of an
+object whose class nobody named - is its own word in its own case, and makes the verdict weak, whatever the syntax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOTHING, CALLS, ALL = range(3)  # how far the tests asked for an object: not at all, for what calls return, for it all
+SILENT = frozenset({"setattr", "delattr", "setitem", "delitem"})  # they answer nothing
+CALLABLE = ("call", "callable", "class", "error")
+GENERATOR_METHODS = frozenset({"send", "throw", "close"})
+
+
+@dataclass
+class Known:
+    """An object of the solution. `classes`: numbers of the named classes that its class derives from; None where its
+    type is one of the interpreter's, whose code a program cannot write."""
+
+    kind: str
+    classes: list[int] | None
+    asked: int = NOTHING
+    named: bool = False  # asked for by a name of its own, not as an object of a class
+    exhausted: bool = False
+
+
+class Testimony:
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        self.weak: list[str] = []
+        self.received: list[tuple[int, bool]] = []  # of the answer being read: objects, and whether they are new
+
+    def meet(self, number: int, kind: str, classes: object) -> None:
+        new = number not in self.known
+        if new:
+            own = [n for n in classes if isinstance(n, int)] if isinstance(classes, list) else None
+            named = any(self.is_asked_class(n) for n in own or ())
+            self.known[number] = Known(kind, own, ALL if named else NOTHING)
+        elif self.known[number].kind == "class" and kind not in ("class", "error"):  # it was said to be one
+            self.known[number].asked = NOTHING
+        self.received.append((number, new))
+
+    def is_asked_class(self, number: int) -> bool:
+        known = self.known.get(number)
+        return known is not None and known.kind in ("class", "error") and known.asked == ALL
+
+    def ask_for_class(self, number: int) -> None:
+        """The tests or the prompt want a class of its name."""
+        self.known[number] = Known("class", [], ALL)
+
+    def ask_for(self, as_class: bool) -> None:
+        """The tests or the prompt name what was received. A class under the name of a function is only called: a
+        program could answer with its objects instead of values."""
+        for number, _ in self.received:
+            known = self.known[number]
+            known.named = known.asked == NOTHING
+            known.asked = max(known.asked, ALL if as_class or known.kind not in ("class", "error") else CALLS)
+
+    def borrow(self, name: str) -> None:
+        """A name that nobody asked for was read. An object is judged when it is used; a plain value is used already,
+        and so is what goes by an asked-for name as well."""
+        if not self.received or not all(new for _, new in self.received):
+            self.weak.append(f"the tests use {name}, which the program made")
+
+    def weigh(self, operation: str, number: int, detail: object, raised: bool, stored: bool) -> None:
+        """An answer about object `number` was read. `stored`: an attribute that was only looked up, by no code."""
+        subject = self.known[number]
+        if not self._fair(subject, operation, detail, raised, stored):
+            self.weak.append(f"{operation} was decided by an object of the program")
+            return
+        if operation == "next" and raised:
+            subject.exhausted = True
+        for received, new in self.received:
+            self._take(subject, operation, self.known[received], new)
+
+    def _fair(self, subject: Known, operation: str, detail: object, raised: bool, stored: bool) -> bool:
+        kinds = {self.known[number].kind for number, _ in self.received}
+        if subject.asked == ALL:
+            return True
+        if operation == "call":
+            return subject.asked == CALLS or subject.kind in ("class", "error") and bool(kinds) and not raised
+        if subject.kind == "iter" and subject.classes is None:
+            if operation == "iter":  # a second loop over it finds nothing, and `all` of nothing holds
+                return not subject.exhausted
+            return operation == "next" or operation == "getattr" and detail in GENERATOR_METHODS
+        if subject.kind == "coroutine":
+            return operation == "await"
+        if operation in SILENT:
+            return not raised
+        return operation == "getattr" and stored and kinds.isdisjoint(CALLABLE)
+
+    def _take(self, subject: Known, operation: str, received: Known, new: bool) -> None:
+        """An object came with a fair answer: what the tests may do with it."""
+        attribute = operation == "getattr"
+        if received.named and not attribute and received.kind in ("callable", "object"):
+            self.weak.append("the program answered with an object that is under test itself")
+        if received.asked or received.kind == "plain":
+            return
+        if new and operation in ("iter", "reversed", "enter"):
+            received.asked = ALL  # what the protocol of an asked-for object works with
+        elif received.kind in ("call", "callable"):
+            received.asked = CALLS if new else NOTHING
+        elif attribute and received.kind in ("class", "error"):
+            received.asked = ALL if new else NOTHING
+        elif not attribute and received.classes is not None and not (operation == "call" and subject.kind == "class"):
+            self.weak.append("the program answered with an object of a class of its own")
