@@ -25,14 +25,14 @@ abc array asyncio base64 calendar cmath contextlib dataclasses enum hashlib insp
 secrets struct sys textwrap threading time traceback types unittest uuid warnings
 """
 MODULES = frozenset(OPEN_MODULES) | frozenset(OTHER_MODULES.split())
-# How a prompt names a class. A capital alone is none: a program could name its own after any sentence's first word.
+# How a prompt names a class. A capital alone is none, nor a quoted word: a program could call its own class after it.
 CLASSES = (
     re.compile(r"\bclass\s+[`'\"]?([A-Z]\w*)"),
     re.compile(r"^[ \t]*class[ \t]+(\w+)[ \t]*[:(]", re.MULTILINE),
-    re.compile(r"`([A-Z]\w*)[`(]"),
-    re.compile(r"\b(?:an?|the|your|of)\s+['\"]?([A-Z]\w*)['\"]?\s+(?:class|object|instance)\b"),
+    re.compile(r"\b(?:an?|the|your|of)\s+[`'\"]?([A-Z]\w*)[`'\"]?\s+(?:class|object|instance)\b"),
 )
-SIGNATURE = re.compile(r"^[ \t]*(?:async )?(?:def|class) .*$", re.MULTILINE)
+SIGNATURE = re.compile(r"^[ \t]*(?:async )?def .*$", re.MULTILINE)
+ANNOTATION = re.compile(r"(?:->|:)\s*((?:[\w.|\s]|\[[^\]]{0,200}\])+)")
 ASKED = r"\b(?:class|def|function|method|implement|write|create|define|design)\s+(?:an?\s+|the\s+)?[`'\"]?{0}\b"
 IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\S+[ \t]+)?import[ \t].*$", re.MULTILINE)
 
@@ -135,9 +135,13 @@ def asks_for(prompt: str, name: str) -> bool:
 
 
 def classes_of(prompt: str) -> set[str]:
-    """Names that the prompt uses as classes: "a class Node", `Node`, def build() -> Node."""
+    """Names that the prompt uses as classes: "a class Node", "a `Node` object", def build() -> Node. Of names that the
+    library has (List), only those that the prompt wants written."""
     found = {name for pattern in CLASSES for name in pattern.findall(prompt)}
-    return found.union(*(re.findall(r"\b[A-Z]\w*", line) for line in SIGNATURE.findall(prompt)))
+    for line in SIGNATURE.findall(prompt):
+        found.update(*(re.findall(r"\b[A-Z]\w*", annotation) for annotation in ANNOTATION.findall(line)))
+    known = open_names().keys() | vars(builtins).keys()
+    return {name for name in found if name not in known or asks_for(prompt, name)}
 
 
 def yardsticks(tree: ast.Module, names: set[str], entry_point: str | None) -> set[str]:

@@ -170,6 +170,16 @@ OTHERS = {
     "    def __len__(s): return {size}\ndef f(x): return L()",
 }  # fmt: skip
 
+CLASSLESS = (
+    "namespace",
+    "function with attributes",
+    "the function itself",
+    "module",
+    "generator",
+    "weak proxy",
+    "mapping proxy",
+)
+
 
 def liars(kind: str) -> dict[str, str]:
     """Name -> source of solutions that lie where `kind` is wanted."""

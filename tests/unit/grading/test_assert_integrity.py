@@ -6,7 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from lying_objects import SHAPES, WANTED, WRONG, liars
+from lying_objects import CLASSLESS, SHAPES, WANTED, WRONG, liars
 from program_files import read_programs
 
 from sdpo.grading.code import CodeGrader
@@ -18,7 +18,7 @@ from sdpo.records import GradeStatus, Prompt
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 CASES = read_programs("integrity.txt")
 SAMPLE = 250
-# A function is true and an iterator is true, whoever wrote them; only a call tells them from a truthy value.
+# An object of the interpreter's own types is true without the program's doing, like any other truthy answer.
 TRUTHS = ("truth", "truth in a branch", "bool", "unittest assertTrue")
 
 
@@ -67,7 +67,7 @@ def test_a_lying_object_never_passes_without_being_marked_weak(sandbox, count):
         for kind in WANTED
         for liar, source in liars(kind).items()
         for shape, code in shapes_of(kind).items()
-        if (liar, shape in TRUTHS) != ("the function itself", True)
+        if not (liar in CLASSLESS and shape in TRUTHS)
     }
     chosen = sorted(runs) if count is None else random.Random(20260101).sample(sorted(runs), count)
     found = dict(zip(chosen, verdicts(sandbox, [runs[key] for key in chosen])))
@@ -79,6 +79,53 @@ def test_liars_are_marked_at_the_weakest_level(weakest_sandbox):
     shapes = shapes_of("str")
     runs = [(source, shapes["method"]) for name, source in liars("str").items()]
     assert "clean" not in verdicts(weakest_sandbox, runs)
+
+
+CONTAINERS = {
+    "list": "[3, 1]",
+    "nested list": "[[3, 1], [2]]",
+    "dict": "{'a': 1}",
+    "dict of lists": "{'a': [1]}",
+    "set": "{3, 1}",
+    "deque": "deque([3, 1])",
+    "bytearray": "bytearray(b'ab')",
+    "counter": "Counter('ab')",
+    "ordered": "OrderedDict(a=1)",
+}
+# Tests that compare what f returns with the argument that it was given, in every way to hold one.
+HOLDERS = {
+    "variable": "xs = {xs}\nr = f(xs)\nassert r == list(xs)",
+    "one statement": "xs = {xs}\nassert f(xs) == list(xs)",
+    "second name": "xs = ys = {xs}\nr = f(ys)\nassert r == list(xs)",
+    "global": "XS = {xs}\ndef test():\n    r = f(XS)\n    assert r == list(XS)",
+    "default argument": "def case(xs={xs}):\n    return f(xs), list(xs)\nr, want = case()\nassert r == want",
+    "attribute": "class T:\n    pass\nt = T()\nt.xs = {xs}\nr = f(t.xs)\nassert r == list(t.xs)",
+    "class attribute": "class T:\n    xs = {xs}\nr = f(T.xs)\nassert r == list(T.xs)",
+    "element": "row = [1, {xs}]\nr = f(row[1])\nassert r == list(row[1])",
+    "value of a dict": "row = dict(a={xs})\nr = f(row['a'])\nassert r == list(row['a'])",
+    "table": "ROWS = [({xs}, 1), ({xs}, 2)]\nfor xs, n in ROWS:\n    r = f(xs)\n    assert r == list(xs)",
+    "unpacked": "args = [{xs}]\nr = f(*args)\nassert r == list(args[0])",
+    "keyword": "xs = {xs}\nr = f(x=xs)\nassert r == list(xs)",
+    "keywords": "args = dict(x={xs})\nr = f(**args)\nassert r == list(args['x'])",
+    "partial": "import functools\nxs = {xs}\ng = functools.partial(f, xs)\nassert g() == list(xs)",
+    "map": "rows = [{xs}]\nassert list(map(f, rows)) == list(map(list, rows))",
+    "closure": "def case(xs):\n    def run():\n        return f(xs)\n    r = run()\n    return r == list(xs)\nassert case({xs})",
+    "comprehension": "rows = [{xs}]\nassert [f(xs) for xs in rows] == [list(xs) for xs in rows]",
+    "generator": "def rows(xs):\n    yield xs\n    yield list(xs)\ng = rows({xs})\nassert f(next(g)) == next(g)",
+    "fixture": "import pytest\n@pytest.fixture\ndef xs():\n    return {xs}\ndef test(xs):\n    r = f(xs)\n    assert r == list(xs)",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.xs = {xs}\n"
+    "    def test(self):\n        r = f(self.xs)\n        self.assertEqual(r, list(self.xs))",
+}
+FROM_COLLECTIONS = "from collections import Counter, OrderedDict, deque\n"
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_yardstick_that_the_program_edits_is_weak_however_it_is_held(sandbox, holder):
+    tests = {name: FROM_COLLECTIONS + HOLDERS[holder].format(xs=xs) for name, xs in CONTAINERS.items()}
+    honest = verdicts(sandbox, [("def f(x): return list(x)", code) for code in tests.values()])
+    assert dict(zip(tests, honest)) == dict.fromkeys(tests, "clean")
+    lying = verdicts(sandbox, [("def f(x):\n    x.clear()\n    return []", code) for code in tests.values()])
+    assert dict(zip(tests, lying)) == dict.fromkeys(tests, "weak")
 
 
 NAMES = "def double(x): return 5\ndef f(x): return 5"
@@ -105,7 +152,7 @@ def test_a_capital_at_the_start_of_a_sentence_names_no_class(sandbox):
     )
     tests = "assert f(1).startswith('Hello')"
     assert sandbox.run_assert(source, tests, "f", LIMITS, prompt="Write f(x). Return a greeting.").weak
-    assert not sandbox.run_assert(source, tests, "f", LIMITS, prompt="Write f(x). Return a `Return`.").weak
+    assert not sandbox.run_assert(source, tests, "f", LIMITS, prompt="Write f(x). Return a `Return` object.").weak
 
 
 def test_a_weak_pass_says_how_the_program_decided_it(sandbox):

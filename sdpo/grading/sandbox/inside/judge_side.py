@@ -121,7 +121,7 @@ class JudgeSide:
             if name in borrowed:
                 self.testimony.borrow(name)
             else:
-                self.testimony.ask_for(as_class=name in classes)
+                self.testimony.ask_for(as_class=name in classes, holder=name == "Solution")
         return found
 
     def ask(self, operation: str, args: list, kwargs: dict | None = None) -> Any:

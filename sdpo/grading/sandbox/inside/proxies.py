@@ -133,7 +133,6 @@ class RemoteIterator:
     __getattr__ = remote_attribute
     __iter__ = _remote("iter")
     __next__ = _remote("next")
-    __bool__ = _remote("bool")
 
 
 def _reflected(name: str) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ class Known:
 class Testimony:
     def __init__(self) -> None:
         self.known: dict[int, Known] = {}
+        self.holders: set[int] = set()  # numbers of classes that only hold functions: no answer is an object of them
         self.weak: list[str] = []
         self.received: list[tuple[int, bool]] = []  # of the answer being read: objects, and whether they are new
 
@@ -51,12 +52,13 @@ class Testimony:
         """The tests or the prompt want a class of its name."""
         self.known[number] = Known("class", [], ALL)
 
-    def ask_for(self, as_class: bool) -> None:
+    def ask_for(self, as_class: bool, holder: bool) -> None:
         """The tests or the prompt name what was received. A class under the name of a function is only called: a
         program could answer with its objects instead of values."""
         for number, _ in self.received:
             known = self.known[number]
             known.named = known.asked == NOTHING
+            self.holders |= {number} if holder else set()
             known.asked = max(known.asked, ALL if as_class or known.kind not in ("class", "error") else CALLS)
 
     def borrow(self, name: str) -> None:
@@ -90,12 +92,18 @@ class Testimony:
             return operation == "await"
         if operation in SILENT:
             return not raised
+        if operation == "bool" and subject.classes is None:
+            return True  # e.g. a match of a pattern; a program could as well answer True
         return operation == "getattr" and stored and kinds.isdisjoint(CALLABLE)
 
     def _take(self, subject: Known, operation: str, received: Known, new: bool) -> None:
         """An object came with a fair answer: what the tests may do with it."""
         attribute = operation == "getattr"
-        if received.named and not attribute and received.kind in ("callable", "object"):
+        constructed = operation == "call" and subject.kind == "class"
+        themselves = (
+            received.named and received.kind in ("callable", "object") or self.holders & set(received.classes or ())
+        )
+        if themselves and not attribute and not constructed:
             self.weak.append("the program answered with an object that is under test itself")
         if received.asked or received.kind == "plain":
             return
@@ -105,5 +113,5 @@ class Testimony:
             received.asked = CALLS if new else NOTHING
         elif attribute and received.kind in ("class", "error"):
             received.asked = ALL if new else NOTHING
-        elif not attribute and received.classes is not None and not (operation == "call" and subject.kind == "class"):
+        elif not attribute and received.classes is not None and not constructed:
             self.weak.append("the program answered with an object of a class of its own")
