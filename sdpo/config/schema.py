@@ -202,10 +202,10 @@ class GradingConfig:
     feedback_max_chars: int = 2000  # longest feedback
     feedback_style: str = "plain"  # plain | leetcode
     feedback_template: str = "{headline}\nInput: {input}\nExpected: {expected}\nGot: {got}"  # of one wrong test, in the plain style
-    public_only: bool = False  # feedback says nothing about hidden tests
+    public_only: bool = False  # feedback says nothing about hidden tests, which run apart from public ones
     reveal_gold: bool = False  # mathematics, multiple choice and tool calls: may the feedback hold the gold answer
     answer_tags_required: bool = False  # multiple choice: only <answer>B</answer> counts
-    fail_weak: bool = False  # assert tests that let the program's own objects decide a comparison: fail instead of a flag
+    fail_weak: bool = False  # a pass of assert tests that the program had a say in (integrity: weak) fails instead of a flag
     judge_url: str | None = None  # OpenAI-compatible endpoint that grades rows of data_source judge, e.g. http://host:8000/v1
     judge_model: str | None = None  # its model
     judge_key_variable: str | None = None  # environment variable with its API key
