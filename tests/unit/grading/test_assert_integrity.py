@@ -109,10 +109,12 @@ HOLDERS = {
     "keywords": "args = dict(x={xs})\nr = f(**args)\nassert r == list(args['x'])",
     "partial": "import functools\nxs = {xs}\ng = functools.partial(f, xs)\nassert g() == list(xs)",
     "map": "rows = [{xs}]\nassert list(map(f, rows)) == list(map(list, rows))",
-    "closure": "def case(xs):\n    def run():\n        return f(xs)\n    r = run()\n    return r == list(xs)\nassert case({xs})",
+    "closure": "def case(xs):\n    def run():\n        return f(xs)\n    r = run()\n    return r == list(xs)\n"
+    "assert case({xs})",
     "comprehension": "rows = [{xs}]\nassert [f(xs) for xs in rows] == [list(xs) for xs in rows]",
     "generator": "def rows(xs):\n    yield xs\n    yield list(xs)\ng = rows({xs})\nassert f(next(g)) == next(g)",
-    "fixture": "import pytest\n@pytest.fixture\ndef xs():\n    return {xs}\ndef test(xs):\n    r = f(xs)\n    assert r == list(xs)",
+    "fixture": "import pytest\n@pytest.fixture\ndef xs():\n    return {xs}\ndef test(xs):\n    r = f(xs)\n"
+    "    assert r == list(xs)",
     "unittest": "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.xs = {xs}\n"
     "    def test(self):\n        r = f(self.xs)\n        self.assertEqual(r, list(self.xs))",
 }
