@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sdpo.data import folder_contents
 from sdpo.errors import DataError, problem
 
 HUB = "hub://"
@@ -88,15 +89,17 @@ def download(hub_id: str, revision: str | None, patterns: Sequence[str], field: 
 
 
 def _rows(folder: Path, config: str | None, split: str | None, name: str, field: str) -> Iterator[dict[str, Any]]:
-    import datasets
-
     try:
         data = _open(folder, config, split, name, field)
+        if data.features:  # pictures and sounds would be decoded, from wherever a row says they are
+            data = data.decode(False)
         empty = True
         for row in data:
             empty = False
             yield dict(row)
-    except (OSError, ValueError, TypeError, NotImplementedError, datasets.exceptions.DatasetsError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # from a library that reads a dozen formats, whatever a stranger's files say
         text = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{name}: not readable as a data set: {text[:300]}") from error
     if empty:
@@ -108,18 +111,29 @@ def _open(folder: Path, config: str | None, split: str | None, name: str, field:
 
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
-        return datasets.load_from_disk(str(folder / _one_of(splits, split, name, field)))
+        return _saved(folder / _one_of(splits, split, name, field), name)
     if (folder / "state.json").is_file():
         if split is not None:
             raise DataError(problem(field, name, str(folder), "this folder is one split: leave :SPLIT out"))
-        return datasets.load_from_disk(str(folder))
+        return _saved(folder, name)
+    folder_contents.check_card(folder, name)
     configs = datasets.get_dataset_config_names(str(folder))
     if config is None and len(configs) > 1:
         raise DataError(problem(field, name, " or ".join(f"...:{one}/SPLIT" for one in configs)))
     if config is not None and config not in configs:
         raise DataError(problem(f"{field}: configuration", config, ", ".join(configs)))
-    streams = datasets.load_dataset(str(folder), config, streaming=True)
+    builder = datasets.load_dataset_builder(str(folder), config)
+    files = [str(file) for files in (builder.config.data_files or {}).values() for file in files]
+    folder_contents.check_files(folder, files, name)
+    streams = builder.as_streaming_dataset()
     return streams[_one_of(sorted(streams), split, name, field)]
+
+
+def _saved(folder: Path, name: str) -> Any:
+    import datasets
+
+    folder_contents.check_saved(folder, name)
+    return datasets.load_from_disk(str(folder)).to_iterable_dataset()
 
 
 def _one_of(splits: list[str], split: str | None, name: str, field: str) -> str:
