@@ -7,17 +7,18 @@ from pathlib import Path
 from safetensors import safe_open
 
 from sdpo.errors import RolloutError, problem
+from sdpo.weights.version import read_label
 
 
 def check_coverage(folder: str, model_folder: str) -> None:
     """Raises RolloutError when `folder` lacks a tensor of `model_folder` or has it in another shape: an engine would
-    go on with the old one and say nothing. A missing output head is allowed (it may be tied). Does nothing when
-    `model_folder` is not a local folder of safetensors files."""
+    go on with the old one and say nothing. What the label names as tied may be missing: the engine ties it, too. Does
+    nothing when `model_folder` is not a local folder of safetensors files."""
     expected = _shapes(model_folder)
     if not expected:
         return
-    given = _shapes(folder)
-    missing = sorted(name for name in expected if name not in given and "lm_head" not in name)
+    given, tied = _shapes(folder), read_label(folder).tied
+    missing = sorted(name for name in expected if name not in given and name not in tied)
     if missing:
         raise RolloutError(problem("weights.missing", missing[:3], f"all {len(expected)} tensors of {model_folder}"))
     wrong = sorted(name for name in given if name in expected and given[name] != expected[name])

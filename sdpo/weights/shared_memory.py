@@ -82,7 +82,8 @@ def publish(
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
     save_file(tensors, draft / WEIGHTS_NAME, metadata={"format": "pt"})
-    write_label(draft, Label(version, len(tensors), size, _dtype_name(tensors)))
+    tied = tuple(sorted(set(state_dict) - set(tensors)))
+    write_label(draft, Label(version, len(tensors), size, _dtype_name(tensors), tied))
     shutil.rmtree(target, ignore_errors=True)
     draft.rename(target)
     for other in base.iterdir():

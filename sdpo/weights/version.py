@@ -19,6 +19,7 @@ class Label:
     tensors: int
     bytes: int
     dtype: str  # of the floating-point tensors, or "mixed"
+    tied: tuple[str, ...] = ()  # names that are not written, because another name has the same tensor
 
 
 def write_label(folder: Path, label: Label) -> None:

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from sdpo.errors import RolloutError
-from sdpo.weights.coverage import check_coverage
 from sdpo.weights.in_process import copy_module, load_into
-from sdpo.weights.shared_memory import publish
 
 
 class Tied(nn.Module):
@@ -55,13 +53,3 @@ def test_weights_that_do_not_fit_are_refused_before_anything_changes(tensors, wo
     with pytest.raises(RolloutError, match=f"weights.{word}"):
         load_into(target, tensors)
     assert torch.equal(target.weight, before)
-
-
-def test_published_weights_must_cover_the_model_they_are_for(tmp_path):
-    model = publish({"a": torch.ones(2), "b": torch.ones(3), "lm_head.weight": torch.ones(4)}, str(tmp_path / "m"), 0)
-    check_coverage(publish({"a": torch.zeros(2), "b": torch.zeros(3)}, str(tmp_path / "ok"), 1), model)
-    with pytest.raises(RolloutError, match="weights.missing"):
-        check_coverage(publish({"a": torch.zeros(2)}, str(tmp_path / "few"), 1), model)
-    with pytest.raises(RolloutError, match="weights shape of b"):
-        check_coverage(publish({"a": torch.zeros(2), "b": torch.zeros(4)}, str(tmp_path / "shape"), 1), model)
-    check_coverage(publish({"a": torch.zeros(2)}, str(tmp_path / "hub"), 1), "some/hub-id")
