@@ -70,6 +70,7 @@ CLOSED: dict[str, tuple[float, float]] = {
     f"{_ROLLOUT}.cpu_kv_cache_gb": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_num_batched_tokens": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_num_seqs": (1, _NO_LIMIT),
+    f"{_ROLLOUT}.max_log_prob_diff": (0, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.n": (1, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.temperature": (0, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.top_k": (-1, _NO_LIMIT),

@@ -39,6 +39,7 @@ class ModelConfig:
     tokenizer_path: str | None = None  # null: same as path
     trust_remote_code: bool = False  # run code that the model folder ships
     enable_gradient_checkpointing: bool = False  # recompute activations in backward: less memory, a third slower
+    enable_dropout: bool = False  # true: what config.json says of dropout holds when the student is scored; false: none, of any kind
     override_config: dict[str, Any] = field(default_factory=dict)  # fields of the model's config.json
     attn_implementation: str | None = None  # eager | sdpa | flash_attention_2; null: best available
     lora_rank: int = 0  # 0: full fine-tuning
@@ -150,6 +151,7 @@ class RolloutConfig:
     enforce_eager: bool | None = None  # null: true on a CPU (compiling costs minutes), false on a GPU
     free_cache_engine: bool = True  # give the GPU memory back during the update
     calculate_log_probs: bool = True  # return the sampler's log-probs
+    max_log_prob_diff: float | None = None  # nats; a step in which engine and trainer differ by more, on average (`rollout/log_prob_diff_mean`), stops the run; null: 0.01 in float32, 0.2 in half precision, no limit with top_p or top_k; 0: none
     ignore_eos: bool = False  # generate to the limit (benchmarks)
     val_kwargs: ValKwargsConfig = field(default_factory=ValKwargsConfig)  # sampling for validation
 

@@ -14,6 +14,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from sdpo.config.schema import ModelConfig
 from sdpo.errors import ModelError
+from sdpo.models.dropout import configured_rates
 from sdpo.models.load import first_line, load_tokenizer, resolve_model_path
 from sdpo.models.shard import DTYPES
 
@@ -36,7 +37,8 @@ def export_hf(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        lm.save_pretrained(temporary, state_dict=_cast(state, main, others))
+        with configured_rates(lm):
+            lm.save_pretrained(temporary, state_dict=_cast(state, main, others))
         _name_dtype(temporary / "config.json", main)
         load_tokenizer(config).save_pretrained(temporary)
         for file in temporary.iterdir():  # safetensors writes for its owner alone; the folder is as the umask says

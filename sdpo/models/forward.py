@@ -5,14 +5,21 @@ Prompts never go through the head: the vocabulary is multiplied at response posi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sdpo.algorithms.scores import ResponseScores
+from sdpo.errors import ModelError
 from sdpo.models.file_weights import FileWeights
+from sdpo.models.load import FIELD
 from sdpo.models.tree_attention import TreePlan, read_trees, why_padded
 from sdpo.tokens.packing import PackedSide
+
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma 2, RecurrentGemma, xLSTM
 
 
 class PolicyModule(nn.Module):
@@ -21,10 +28,13 @@ class PolicyModule(nn.Module):
     One module, so that FSDP2's root covers the embedding and the head together (they may be tied).
     """
 
-    def __init__(self, lm: nn.Module, vocab_size: int) -> None:
+    def __init__(self, lm: PreTrainedModel, vocab_size: int) -> None:
         super().__init__()
         self.lm = lm
-        self.vocab_size = vocab_size  # the tokenizer's; padded rows of the head take no probability
+        rows = getattr(getattr(lm.get_output_embeddings(), "weight", None), "shape", [0])[0]
+        if not rows:
+            raise ModelError(f"{FIELD}: {type(lm).__name__} has no output head; use a causal language model")
+        self.vocab_size = min(vocab_size, rows)  # the tokenizer's; padded rows of the head take no probability
         self.in_file: FileWeights | None = None  # a teacher's, when they are not kept in memory
         self.why_padded = why_padded(lm)  # None: give it prefix trees
         if self.why_padded is None:
@@ -32,16 +42,17 @@ class PolicyModule(nn.Module):
 
     def forward(self, side: PackedSide) -> torch.Tensor:
         """Hidden states [N, H] that predict the N response tokens of the micro-batch, in row order."""
-        backbone = self.lm.get_decoder() if hasattr(self.lm, "get_decoder") else self.lm.base_model
-        tree = {} if side.tree is None else {"prefix_tree": TreePlan(side.tree)}
-        hidden = backbone(
-            input_ids=side.input_ids,
-            attention_mask=side.attention_mask,
-            position_ids=side.position_ids,
-            use_cache=False,
-            **tree,
-        ).last_hidden_state
+        if side.tree is None:  # positions are the model's own: from 0, or whatever its family counts from
+            rows = {"attention_mask": side.attention_mask}
+        else:
+            rows = {"position_ids": side.position_ids, "prefix_tree": TreePlan(side.tree)}
+        hidden = self._backbone()(input_ids=side.input_ids, use_cache=False, **rows).last_hidden_state
         return hidden.flatten(0, 1).index_select(0, side.selected)
+
+    def _backbone(self) -> nn.Module:
+        """The model without its head. Families disagree on where it is, and some name their head a decoder."""
+        found = (self.lm.get_decoder(), self.lm.base_model, getattr(self.lm, "model", None))
+        return next(part for part in found if isinstance(part, PreTrainedModel) and part is not self.lm)
 
     def scores(self, side: PackedSide, in_place: bool = False) -> ResponseScores:
         """Runs the forward pass and pairs it with the head, ready for a loss.
@@ -54,9 +65,8 @@ class PolicyModule(nn.Module):
             head.weight,
             getattr(head, "bias", None),
             self.vocab_size,
-            # Cohere multiplies the logits, Granite divides them, Gemma 2 caps them.
-            scale=getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0),
-            soft_cap=getattr(config, "final_logit_softcapping", None),
+            scale=_scale(config),
+            soft_cap=next(filter(None, (getattr(config, name, None) for name in SOFT_CAPS)), None),
             weight_gradient=self._head_gradient(head.weight) if in_place else None,
         )
 
@@ -69,3 +79,9 @@ class PolicyModule(nn.Module):
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
         return weight.grad
+
+
+def _scale(config: PreTrainedConfig) -> float:
+    """What the logits are multiplied by. `trial.check_scores` finds the families that do more than is known here."""
+    multiply = getattr(config, "logit_scale", None), getattr(config, "lm_head_multiplier", None)  # Cohere, Falcon-H1
+    return math.prod(factor or 1.0 for factor in multiply) / (getattr(config, "logits_scaling", None) or 1.0)  # Granite

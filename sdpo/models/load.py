@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpo.config.schema import ModelConfig
+from sdpo.config.schema import Config, ModelConfig
 from sdpo.errors import ModelError, problem
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from sdpo.tokens.chat import ChatRenderer
 
 BUILTIN = "builtin://"
 FIELD = "actor_rollout_ref.model.path"
@@ -49,12 +51,24 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     path = resolve_model_path(config.tokenizer_path or config.path, config.revision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=config.trust_remote_code, padding_side="left")
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever the files of a stranger make the loader do
         field = "actor_rollout_ref.model.tokenizer_path"
         raise ModelError(problem(field, path, "a folder or hub id with a tokenizer", first_line(error))) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def load_chat(config: Config) -> ChatRenderer:
+    """The model's chat template, found to say all that it is given. Raises ModelError for one that does not."""
+    from sdpo.tokens.chat import ChatRenderer
+    from sdpo.tokens.template_check import check_template
+
+    model = config.actor_rollout_ref.model
+    chat = ChatRenderer(load_tokenizer(model), config.data.apply_chat_template_kwargs)
+    if not (model.tokenizer_path or model.path).startswith(BUILTIN):
+        check_template(chat)
+    return chat
 
 
 def max_positions(config: ModelConfig) -> int | None:
@@ -64,7 +78,7 @@ def max_positions(config: ModelConfig) -> int | None:
     path = resolve_model_path(config.path, config.revision)
     try:
         found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # as above
         raise ModelError(problem(FIELD, path, "a model that transformers can read", first_line(error))) from error
     name = "max_position_embeddings"
     return config.override_config.get(name, getattr(found.get_text_config(), name, None))
@@ -72,7 +86,6 @@ def max_positions(config: ModelConfig) -> int | None:
 
 def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -89,13 +102,25 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
             trust_remote_code=config.trust_remote_code,
             attn_implementation=config.attn_implementation,
         )
-    except (OSError, ValueError, KeyError, ImportError, AssertionError, RuntimeError, SafetensorError) as error:
+        if config.enable_gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except Exception as error:  # as above
         raise ModelError(
             problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
         ) from error
-    if config.enable_gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()
+
+
+def load_policy(config: Config, dtype: torch.dtype) -> PreTrainedModel:
+    """`load_causal_lm`, made to score a row the same whenever it comes and whatever it comes with."""
+    from sdpo.models.dropout import switch_off_dropout
+    from sdpo.models.rotary import pin_rotary
+
+    lm = load_causal_lm(config.actor_rollout_ref.model, dtype)
+    pin_rotary(lm, config)
+    if not config.actor_rollout_ref.model.enable_dropout:
+        switch_off_dropout(lm)
+    return lm
 
 
 def first_line(error: BaseException) -> str:

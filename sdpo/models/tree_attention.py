@@ -92,20 +92,23 @@ def _run_batch(runs: list[tuple[int, int, Tensor]]) -> RunBatch:
     return RunBatch(queries, real, keys, mask[:, None])
 
 
-def _attend(base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+def _attend(
+    base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> Any:
     """transformers' attention interface: query [B, heads, T, D] and so on to ([B, T, heads, D], weights or None)."""
     plan: TreePlan | None = options.pop("prefix_tree", None)
     scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
-    if plan is None and base == "sdpa" and mask is not None and not query.is_cuda:
+    if plan is None and base == "sdpa" and attention_mask is not None and not query.is_cuda:
         # transformers would copy keys and values for every head of a group; here the kernel reads them where they are,
         # and where there is one query, once: the heads of a group are then the queries of one head.
-        asked = query.view(*key.shape[:2], -1, query.shape[-1]) if query.shape[2] == mask.shape[1] == 1 else query
+        one_query = query.shape[2] == attention_mask.shape[1] == 1
+        asked = query.view(*key.shape[:2], -1, query.shape[-1]) if one_query else query
         found = F.scaled_dot_product_attention(
-            asked, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=True
+            asked, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scale, enable_gqa=True
         )
         return found.view(query.shape).transpose(1, 2).contiguous(), None
     if plan is None:
-        return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, mask, **options)
+        return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, attention_mask, **options)
     kernel = _varlen if query.is_cuda and query.dtype in HALF and not dropout else _padded
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [T, heads, D]
     return kernel(plan, query, key, value, scale, dropout)[None], None

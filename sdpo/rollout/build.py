@@ -8,7 +8,7 @@ from torch import nn
 
 from sdpo.config.schema import Config, ModelConfig
 from sdpo.errors import ConfigError, problem
-from sdpo.models.load import load_causal_lm, load_tokenizer, resolve_model_path
+from sdpo.models.load import load_policy, load_tokenizer, resolve_model_path
 from sdpo.rollout.engine import RolloutEngine
 from sdpo.tokens.stop import stop_token_ids
 
@@ -31,7 +31,7 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
         from sdpo.rollout.hf_generate import HfEngine
 
         if module is None:
-            module = load_causal_lm(model, _torch_dtype(rollout.dtype, device)).to(device)
+            module = load_policy(config, _torch_dtype(rollout.dtype, device)).to(device)
         return HfEngine(module, stop_ids, rollout.max_model_len or max_prompt + max_response, rollout.max_num_seqs)
     raise ConfigError(problem("actor_rollout_ref.rollout.name", rollout.name, "vllm or hf"))
 

@@ -16,6 +16,8 @@ from torch import nn
 from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError, problem
+from sdpo.models.dropout import evaluating
+from sdpo.models.load import first_line
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
@@ -43,7 +45,7 @@ class HfEngine:
             if not 1 <= len(request.prompt_ids) < self._max_model_len:
                 allowed = f"1 to {self._max_model_len - 1} tokens"
                 raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
-        with _evaluating(module), turned_products(module), torch.no_grad():
+        with evaluating(module), turned_products(module), torch.no_grad():
             for start in range(0, len(requests), self._batch_size):
                 self._generate_batch(module, requests[start : start + self._batch_size], on_finished)
 
@@ -64,7 +66,8 @@ class HfEngine:
         self, module: nn.Module, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]
     ) -> None:
         device = next(module.parameters()).device
-        batch, logits = _read_prompts(module, requests, device)
+        with _of_the_model(module):
+            batch, logits = _read_prompts(module, requests, device)
         rows = [self._row(request) for request in requests]
         streams = RequestStreams([request.sampling for request in requests], device)
         while True:
@@ -78,12 +81,13 @@ class HfEngine:
                     on_finished(row.generation())
             if not running:
                 return
-            if len(running) < len(rows):
-                rows = [rows[index] for index in running]
-                streams.keep(running)
-                batch.keep(running)
-                ids = ids[running]
-            logits = batch.step(module, ids)
+            with _of_the_model(module):
+                if len(running) < len(rows):
+                    rows = [rows[index] for index in running]
+                    streams.keep(running)
+                    batch.keep(running)
+                    ids = ids[running]
+                logits = batch.step(module, ids)
 
     def _row(self, request: GenerationRequest) -> _Row:
         limit = min(request.sampling.max_tokens, self._max_model_len - len(request.prompt_ids))
@@ -169,11 +173,12 @@ def _read_prompts(
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Dropout off, and gradient checkpointing (which forbids a cache) with it; the mode is put back after."""
-    training = module.training
-    module.eval()
+def _of_the_model(module: nn.Module) -> Iterator[None]:
+    """Families differ in what positions and a cache are to them; what their code raises is said in one line."""
     try:
         yield
-    finally:
-        module.train(training)
+    except Exception as error:  # whatever that code raises
+        why = f"{type(module).__name__} cannot generate here: {type(error).__name__}: {first_line(error)}"
+        raise RolloutError(
+            f"actor_rollout_ref.rollout.name=hf: {why}; use actor_rollout_ref.rollout.name=vllm"
+        ) from error

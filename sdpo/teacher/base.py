@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from sdpo.algorithms.scores import ResponseScores, Scores
+from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.tokens.packing import PackedSide
 
@@ -42,11 +43,7 @@ class Teacher(Protocol):
 def score_in_eval_mode(module: PolicyModule, side: PackedSide) -> ResponseScores:
     """Forward pass without dropout; the module's own mode is put back. The head is detached: it is multiplied later, by
     the loss, where gradients are on."""
-    training = module.training
-    module.eval()
-    try:
+    with evaluating(module):
         scores = module.scores(side)
-    finally:
-        module.train(training)
     bias = None if scores.bias is None else scores.bias.detach()
     return replace(scores, weight=scores.weight.detach(), bias=bias)

@@ -14,6 +14,7 @@ from sdpo.records import GradeStatus, Group
 from sdpo.tracking.run_log import RunLog
 from sdpo.tracking.timing import PhaseTimer
 from sdpo.training import checkpoint
+from sdpo.training.agreement import check_agreement
 from sdpo.training.best import BestModel
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
@@ -71,6 +72,7 @@ class TrainingLoop:
         with self.timer("update"):
             report = self.workers.update(batch)
         self.log.tokens(step, report.tokens)
+        check_agreement(report.metrics, self.config, step)
         with self.timer("sync"):
             self.workers.sync_weights()
         self.step = step

@@ -14,8 +14,9 @@ from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.schema import ActorConfig, Config
 from sdpo.models.file_weights import FileWeights
 from sdpo.models.forward import PolicyModule
-from sdpo.models.load import load_causal_lm, load_tokenizer
+from sdpo.models.load import load_policy, load_tokenizer
 from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard
+from sdpo.models.trial import check_scores
 from sdpo.records import MiniBatch, StepReport
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.packing import MicroBatch, pack_chunk, token_batch
@@ -74,7 +75,7 @@ class Actor:
         self.token_log = None
         if config.trainer.log_samples:
             self.token_log = TokenLog(tokenizer, config.actor_rollout_ref.rollout.temperature)
-        self.student = self._build_module()
+        self.student = self._build_module(check=True)
         if self.why_padded is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
         self.teacher = None
@@ -101,10 +102,11 @@ class Actor:
         module.in_file = FileWeights(module, decoder_layers(module), self.config.trainer.default_local_dir)
         return module
 
-    def _build_module(self, offload: bool = False, dtype: str = "float32") -> PolicyModule:
+    def _build_module(self, offload: bool = False, dtype: str = "float32", check: bool = False) -> PolicyModule:
         settings = self.config.actor_rollout_ref
-        lm = load_causal_lm(settings.model, DTYPES[dtype])
-        module = PolicyModule(lm, min(self.vocab_size, lm.get_output_embeddings().weight.shape[0]))
+        module = PolicyModule(load_policy(self.config, DTYPES[dtype]), self.vocab_size)
+        if check:  # now, while all of the model is in this process
+            check_scores(module, settings.model.path)
         return shard(module, settings.actor.fsdp_config, self.world_size, self.device, offload)
 
     # -- one rollout batch ---------------------------------------------------------------------------------------------
