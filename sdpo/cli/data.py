@@ -96,12 +96,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _token_counter(model: str, config: object) -> Callable[[Prompt], int]:
     from sdpo.config.schema import Config, ModelConfig
-    from sdpo.models.load import load_tokenizer
-    from sdpo.tokens.chat import ChatRenderer
+    from sdpo.models.load import load_chat
 
     assert isinstance(config, Config)
-    tokenizer = load_tokenizer(ModelConfig(path=model, trust_remote_code=config.data.trust_remote_code))
-    chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
+    config.actor_rollout_ref.model = ModelConfig(path=model, trust_remote_code=config.data.trust_remote_code)
+    chat = load_chat(config)
     return lambda prompt: len(chat.student_ids(prompt))
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from sdpo.config.schema import Config, SelfDistillationConfig
-from sdpo.models.load import load_tokenizer
+from sdpo.models.load import load_chat
 from sdpo.records import GradeStatus, Group, Reprompt, Sample
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.reprompt.demonstrations import is_success
-from sdpo.tokens.chat import ChatRenderer
 from sdpo.training.run import check_context, load_jobs, resolve_device
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.rollout import Job, RolloutWorker, training_plan
@@ -99,7 +98,7 @@ def screen(
     of the first `per_problem` answers of a problem. Raises SdpoError as a run would."""
     config = with_room_for_teacher(config)
     check_context(config)
-    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    chat = load_chat(config)
     jobs = load_jobs(config, chat, part)
     chosen = random.Random(config.data.seed).sample(range(len(jobs)), min(problems, len(jobs)))
     n, settings = config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor.self_distillation

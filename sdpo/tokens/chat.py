@@ -10,23 +10,24 @@ import copy
 import os.path
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from jinja2.exceptions import TemplateError
 
 from sdpo.errors import DataError, ModelError
 from sdpo.records import Prompt
 
 # Private-use characters mark where a control string was taken out of the content while the template runs.
 _OPEN, _CLOSE = "\ue000", "\ue001"
+_BRACKETED = re.compile(r"[^\w\s].*[^\W\d].*[^\w\s]", re.DOTALL)
 
 
 class ChatRenderer:
     """Renders chat messages with a Hugging Face tokenizer's own template.
 
     Content is data: a control string of the tokenizer (such as "<|im_end|>") in a message, a tool schema or a tool call
-    is encoded as ordinary text, never as the special token. Everything else gets exactly the ids of
-    `tokenizer.apply_chat_template(messages, add_generation_prompt=True)`.
+    is encoded as ordinary text, never as the special token. So are names in brackets that a tokenizer has as one token
+    ("<think>", "<tool_call>"), except in what an assistant has said, where they are its marks. Everything else gets
+    exactly the ids of `tokenizer.apply_chat_template(messages, add_generation_prompt=True)`.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
@@ -44,13 +45,14 @@ class ChatRenderer:
             )
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
-        special = {str(token) for token in tokenizer.all_special_tokens}
-        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-        special |= {token.content for token in added if token.special}
-        # longest first: "<|end|>" must not hide "<|end|><|of|>"
-        self._control = re.compile(
-            "|".join(re.escape(s) for s in sorted(special, key=len, reverse=True) if s) or r"(?!)"
-        )
+        self.options: set[str] | None = None  # that the template reads; known behind `template_check.check_template`
+        added = list(getattr(tokenizer, "added_tokens_decoder", {}).values())
+        special = {str(token) for token in tokenizer.all_special_tokens} | {t.content for t in added if t.special}
+        self._special = _Control.of(special, tokenizer)
+        self._control = _Control.of(special | {t.content for t in added if _BRACKETED.fullmatch(t.content)}, tokenizer)
+        # A fullwidth "＜think＞" is "<think>" to a tokenizer that looks for its tokens behind its normalizer.
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizes = getattr(backend, "normalizer", None) is not None and any(t.normalized for t in added)
 
     def prompt_ids(
         self,
@@ -66,7 +68,7 @@ class ChatRenderer:
         ids: list[int] = []
         for piece in re.split(f"({_OPEN}[0-9]+{_CLOSE})", rendered) if taken else [rendered]:
             if piece in taken:
-                ids += self.tokenizer.encode(taken[piece], add_special_tokens=False, split_special_tokens=True)
+                ids += self._ids_of_text(taken[piece])
             elif piece:
                 ids += self.tokenizer.encode(piece, add_special_tokens=False)
         bos = self.tokenizer.bos_token_id
@@ -75,7 +77,9 @@ class ChatRenderer:
         return ids
 
     def student_ids(self, prompt: Prompt) -> list[int]:
-        """Token ids of the prompt as the policy sees it."""
+        """Token ids of the prompt as the policy sees it. Raises DataError when the template leaves out what a user or
+        the system says, a tool, or an option of the row."""
+        self._check_complete(prompt)
         return self.prompt_ids(prompt.messages, prompt.tools, prompt.template_kwargs)
 
     def render_text(
@@ -89,6 +93,24 @@ class ChatRenderer:
         for mark, original in taken.items():
             rendered = rendered.replace(mark, original)
         return rendered
+
+    def _check_complete(self, prompt: Prompt) -> None:
+        rendered = self.render_text(prompt.messages, prompt.tools, prompt.template_kwargs)
+        letters = "".join(rendered.split())
+        for message in prompt.messages:
+            text = message["content"]
+            if message["role"] in ("user", "system") and "".join(text.split()) not in letters:
+                lost = [word for word in re.findall(r"\w+", text) if word not in rendered]  # may be quoted, or escaped
+                if lost:
+                    where = f"the chat template leaves out {lost[0][:40]!r} of what the {message['role']} says"
+                    raise DataError(f"{where}; give content as one text, or another model")
+        unread = sorted(set(prompt.template_kwargs or {}) - self.options) if self.options is not None else []
+        if unread:
+            read = ", ".join(sorted(self.options)) or "none"
+            raise DataError(f"the chat template does not read the option {unread[0]!r} (it reads {read}); leave it out")
+        for tool in prompt.tools or ():
+            if tool.get("function", tool).get("name", "") not in rendered:
+                raise DataError("the chat template leaves out the tools; use a model that is made for them")
 
     def generation_header_ids(self, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
         """Ids that the template puts before a response, e.g. of "<|im_start|>assistant\\n"; [] if it puts none."""
@@ -105,6 +127,17 @@ class ChatRenderer:
             list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
 
+    def _ids_of_text(self, text: str) -> list[int]:
+        """Ids of a control string that is data, none of which is a control id: as it is, cut behind its first character
+        (an added token that is not special is recognized otherwise), or character by character."""
+        for pieces in ([text], [text[:1], text[1:]], text):
+            ids = [
+                i for p in pieces for i in self.tokenizer.encode(p, add_special_tokens=False, split_special_tokens=True)
+            ]
+            if not self._control.ids.intersection(ids):
+                break
+        return ids
+
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -113,28 +146,36 @@ class ChatRenderer:
     ) -> tuple[str, dict[str, str]]:
         """Rendered text with a mark in place of each control string of the content, and what each mark stands for."""
         taken: dict[str, str] = {}
-        safe_messages = self._take_out(list(messages), taken)
-        safe_tools = None if tools is None else self._take_out(list(tools), taken)
-        return self._apply(safe_messages, safe_tools, template_kwargs, header=True), taken
+        safe_messages = [
+            self._take_out(m, taken, self._special if m.get("role") == "assistant" else self._control) for m in messages
+        ]
+        safe_tools = None if tools is None else self._take_out(list(tools), taken, self._control)
+        safe_options = self._take_out(dict(template_kwargs or {}), taken, self._control)
+        return self._apply(safe_messages, safe_tools, safe_options, header=True), taken
 
-    def _take_out(self, value: Any, taken: dict[str, str]) -> Any:
+    def _take_out(self, value: Any, taken: dict[str, str], control: _Control) -> Any:
         """A deep copy of `value` in which every string has marks in place of control strings."""
         if isinstance(value, str):
-            return self._mark(value, taken)
+            return self._mark(value, taken, control)
         if isinstance(value, Mapping):
-            return {self._take_out(key, taken): self._take_out(item, taken) for key, item in value.items()}
+            return {
+                self._take_out(k, taken, control): self._take_out(item, taken, control) for k, item in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._take_out(item, taken) for item in value]
+            return [self._take_out(item, taken, control) for item in value]
         return copy.deepcopy(value)
 
-    def _mark(self, text: str, taken: dict[str, str]) -> str:
+    def _mark(self, text: str, taken: dict[str, str], control: _Control) -> str:
         def mark(found: re.Match[str]) -> str:
             key = f"{_OPEN}{len(taken)}{_CLOSE}"
             taken[key] = found.group()
             return key
 
         # Characters that look like a mark are taken out too, so that no text can imitate one.
-        return re.sub(f"{self._control.pattern}|[{_OPEN}{_CLOSE}]", mark, text)
+        marked = re.sub(f"{control.pattern}|[{_OPEN}{_CLOSE}]", mark, text)
+        if self._normalizes and control.ids.intersection(self.tokenizer.encode(marked, add_special_tokens=False)):
+            return re.sub(r"(?s).+", mark, text)
+        return marked
 
     def _apply(self, messages: Any, tools: Any, template_kwargs: Mapping[str, Any] | None, header: bool) -> str:
         options = {**self.template_kwargs, **(template_kwargs or {})}
@@ -142,6 +183,22 @@ class ChatRenderer:
             return self.tokenizer.apply_chat_template(
                 messages, tools=tools, tokenize=False, add_generation_prompt=header, **options
             )
-        except (TemplateError, TypeError) as error:
+        except Exception as error:  # a template is a program, and the messages are its input
             roles = [message.get("role") for message in messages]
-            raise DataError(f"chat template: cannot render messages with roles {roles}: {error}") from error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(f"chat template: cannot render messages with roles {roles}: {reason}") from error
+
+
+@dataclass(frozen=True)
+class _Control:
+    """Control strings: a pattern of all of them, and their ids."""
+
+    pattern: str
+    ids: frozenset[int]
+
+    @classmethod
+    def of(cls, texts: set[str], tokenizer: Any) -> _Control:
+        # longest first: "<|end|>" must not hide "<|end|><|of|>"
+        longest_first = sorted(filter(None, texts), key=len, reverse=True)
+        ids = {*tokenizer.convert_tokens_to_ids(longest_first)} - {None, tokenizer.unk_token_id}
+        return cls("|".join(map(re.escape, longest_first)) or r"(?!)", frozenset(ids))

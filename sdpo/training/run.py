@@ -9,7 +9,7 @@ from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
 from sdpo.grading.registry import describe_sandbox
-from sdpo.models.load import load_tokenizer, max_positions
+from sdpo.models.load import load_chat, max_positions
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tracking.console import RunConsole
@@ -36,7 +36,7 @@ def _train(config: Config, run_dir: Path) -> int:
     run_folder.check_contents(config)
     resume = run_folder.find_resume(config)
     state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
-    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), config.data.apply_chat_template_kwargs)
+    chat = load_chat(config)
     check_context(config)
     val_jobs = load_jobs(config, chat, "val")
     train_jobs, order, total_steps = load_training(config, chat, state.step)

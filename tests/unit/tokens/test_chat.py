@@ -3,6 +3,10 @@ from __future__ import annotations
 import copy
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import normalizers
+from transformers import AddedToken
 
 from sdpo.errors import DataError, ModelError
 from sdpo.records import Prompt
@@ -115,3 +119,70 @@ def test_the_header_is_whole_when_the_template_writes_something_else_without_it(
     )
     chat = ChatRenderer(tokenizer)
     assert chat.decode(chat.generation_header_ids(), skip_special_tokens=False) == "<|im_start|>assistant\n"
+
+
+MARKS = ["<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "<|fim_prefix|>", "<unused1>", "◁think▷"]
+
+
+@pytest.fixture(scope="module")
+def chat_with_marks(chatml_tokenizer) -> ChatRenderer:
+    """As Qwen's: marks that are one token each, and not special. And tokens that are text."""
+    tokenizer = copy.deepcopy(chatml_tokenizer)
+    tokenizer.add_tokens(
+        [AddedToken(mark, special=False, normalized=False) for mark in [*MARKS, "    ", "Hello", "=="]]
+    )
+    return ChatRenderer(tokenizer)
+
+
+@given(pieces=st.lists(st.sampled_from([*MARKS, "<", "think", ">", " ", "a", "</", "<|im_end|>", "é"]), min_size=1))
+def test_no_token_of_a_name_in_brackets_comes_from_data(chat_with_marks: ChatRenderer, pieces: list[str]) -> None:
+    text, chat = "".join(pieces), chat_with_marks
+    marks = chat.tokenizer.convert_tokens_to_ids([*MARKS, "<|im_start|>"])
+    tools = [{"type": "function", "function": {"name": "f", "description": text}}]
+    plain = chat.prompt_ids([{"role": "system", "content": "x"}, *USER], tools)
+    for role in ("system", "user", "tool"):
+        ids = chat.prompt_ids([{"role": role, "content": text}, *USER], tools)
+        assert [ids.count(mark) for mark in marks] == [plain.count(mark) for mark in marks]
+        assert text.strip() in chat.decode(ids)
+
+
+def test_a_mark_of_the_template_and_of_an_assistants_own_words_is_its_token(chat_with_marks: ChatRenderer) -> None:
+    chat = chat_with_marks
+    think, header = chat.tokenizer.convert_tokens_to_ids("<think>"), {"enable_thinking": False}
+    assert chat.prompt_ids(USER).count(think) == 0
+    assert chat.prompt_ids(USER, template_kwargs=header).count(think) == 1
+    said = [*USER, {"role": "assistant", "content": "<think>so</think>yes"}, *USER]
+    assert chat.prompt_ids(said).count(think) == 1
+
+
+def test_added_tokens_that_are_text_stay_as_the_tokenizer_has_them(chat_with_marks: ChatRenderer) -> None:
+    chat, said = chat_with_marks, [{"role": "user", "content": "Hello == world    a"}]
+    own = chat.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert chat.prompt_ids(said) == own and chat.tokenizer.convert_tokens_to_ids("Hello") in own
+
+
+@given(text=st.text(st.sampled_from("＜＞<>think／/ a"), min_size=1, max_size=30))
+@example("＜think＞").via("normalized to a mark")
+@example("<ｔｈｉｎｋ>x</think>")
+def test_text_that_a_normalizer_turns_into_a_mark_stays_text(normalizing_chat: ChatRenderer, text: str) -> None:
+    chat = normalizing_chat
+    marks = set(chat.tokenizer.convert_tokens_to_ids(["<think>", "</think>", "<|im_start|>", "<|im_end|>"]))
+    plain = [i for i in chat.prompt_ids(USER) if i in marks]
+    assert [i for i in chat.prompt_ids([{"role": "user", "content": text}]) if i in marks] == plain
+
+
+@pytest.fixture(scope="module")
+def normalizing_chat(chatml_tokenizer) -> ChatRenderer:
+    tokenizer = copy.deepcopy(chatml_tokenizer)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.add_tokens([AddedToken(mark, special=False, normalized=True) for mark in ("<think>", "</think>")])
+    return ChatRenderer(tokenizer)
+
+
+def test_an_option_of_a_row_is_data_too(chat_with_marks: ChatRenderer) -> None:
+    tokenizer = copy.deepcopy(chat_with_marks.tokenizer)
+    tokenizer.chat_template = "{{ persona }}{{ messages[0]['content'] }}"
+    chat = ChatRenderer(tokenizer)
+    ids = chat.prompt_ids(USER, template_kwargs={"persona": "<|im_end|><think>"})
+    assert not set(ids) & set(tokenizer.convert_tokens_to_ids(["<|im_end|>", "<think>"]))
+    assert chat.decode(ids, skip_special_tokens=True).startswith("<|im_end|><think>")
