@@ -94,7 +94,7 @@ class Sample:
     index: int  # position in its group, from 0
     prompt_ids: list[int]
     response_ids: list[int]  # with the end-of-sequence id when the model wrote one
-    response_text: str  # decoded without special tokens
+    response_text: str  # decoded, behind the mark of reasoning that the prompt left open (sdpo.tokens.response)
     finish_reason: FinishReason
     policy_version: int  # number of optimizer steps behind the weights that sampled it
     sampler_logprobs: list[float] | None = None

@@ -2,7 +2,8 @@
 
     python -m sdpo.cli.grade ANSWERS.jsonl [--out GRADES.jsonl] [--workers N] [KEY=VALUE ...]
 
-Input fields: id, kind (code | math | multiple_choice | tool_calls), response; optional prompt, truncated; for code
+Input fields: id, kind (code | math | multiple_choice | tool_calls), response; optional prompt, truncated, header (what
+the chat template put between prompt and response, e.g. "<think>\\n": reasoning that it opens is no answer); for code
 `tests` ({"type": "stdin", "cases": [{"input", "output"}]}, {"type": "function", "name", "cases": [{"args",
 "expected"}]} or {"type": "assert", "code", "entry_point"}) and `limits` ({"cpu_s", "memory_mb"}); for the others
 `gold` (a letter comes with `choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good
@@ -37,6 +38,7 @@ from sdpo.grading.registry import build_source_grader
 from sdpo.grading.sandbox.limits import Limits
 from sdpo.grading.source_grader import SourceGrader
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.tokens.think import left_open
 
 KINDS = ("code", "math", "multiple_choice", "tool_calls")
 MALFORMED, GRADER_FAILED, INTERRUPTED = 2, 6, 130
@@ -161,13 +163,16 @@ def read_line(line: bytes) -> tuple[Any, Answer]:
     truncated = data.get("truncated", False)
     if not isinstance(truncated, bool):
         raise MalformedLine(f"truncated: got {truncated!r}; allowed: true, false")
+    header = data.get("header", "")
+    if not isinstance(header, str):
+        raise MalformedLine(f"header: got {type(header).__name__}; allowed: text")
     tools = data.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise MalformedLine("tools: allowed: a list of tool schemas")
     messages = ({"role": "user", "content": data.get("prompt") or ""},)
     truth = ground_truth(kind, data)
     prompt = Prompt(str(data["id"]), messages, kind, truth, tools=tuple(tools) if tools else None)
-    return data["id"], Answer(prompt, data["response"], truncated)
+    return data["id"], Answer(prompt, left_open(header) + data["response"], truncated)
 
 
 def ground_truth(kind: str, data: dict[str, Any]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sdpo.config import parsers
+
 _ACTOR = "actor_rollout_ref.actor"
 _DISTILL = f"{_ACTOR}.self_distillation"
 _OPTIM = f"{_ACTOR}.optim"
@@ -38,6 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "grading.backend": ("local", "http", "modal"),
     "grading.sandbox_level": ("L3", "L3-", "L2", "L1"),
     "grading.feedback_style": ("plain", "leetcode"),
+    "grading.reasoning_parser": ("auto", "none", *parsers.REASONING_PARSERS),
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.export_dtype": ("auto", *_DTYPES),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),

@@ -76,7 +76,13 @@ def build_source_grader(config: Config) -> SourceGrader:
     custom = config.custom_reward_function
     if custom.path is not None:
         function = load_function(custom.path, custom.name)
-        return SourceGrader(lambda _: "custom", {"custom": lambda: CustomGrader(function, options)}, runner)
+        return SourceGrader(
+            lambda _: "custom",
+            {"custom": lambda: CustomGrader(function, options)},
+            runner,
+            (),
+            grading.reasoning_parser,
+        )
     limits = Limits(grading.cpu_seconds, grading.memory_mb, grading.max_output_kb)
     algebra = AlgebraPool(grading.algebra_processes, ALGEBRA_SECONDS)
     makers: dict[str, Callable[[], KindGrader]] = {
@@ -88,7 +94,7 @@ def build_source_grader(config: Config) -> SourceGrader:
         "programs": lambda: ProgramsKind(LazyRunner(runner), limits, options),
         "judge": lambda: build_judge(grading, options),
     }
-    return SourceGrader(kind_of, makers, runner, (algebra.close,))
+    return SourceGrader(kind_of, makers, runner, (algebra.close,), grading.reasoning_parser)
 
 
 def feedback_options(grading: GradingConfig) -> FeedbackOptions:

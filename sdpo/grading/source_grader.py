@@ -56,7 +56,7 @@ class Lazy:
 class SourceGrader:
     """`kind_of(data_source)` names an entry of `makers`; each grader is made when first needed. Thread-safe.
 
-    `runner`: where programs run; its report goes into the run's metadata.
+    `runner`: where programs run; its report goes into the run's metadata. `reasoning_parser`: see `strip_think`.
     """
 
     def __init__(
@@ -65,8 +65,10 @@ class SourceGrader:
         makers: Mapping[str, Callable[[], KindGrader]],
         runner: Lazy,
         closers: tuple[Callable[[], None], ...] = (),
+        reasoning_parser: str = "auto",
     ) -> None:
         self.kind_of = kind_of
+        self.reasoning_parser = reasoning_parser
         self.runner = runner
         self._graders = {kind: Lazy(make) for kind, make in makers.items()}
         self._closers = (runner.close, *closers)
@@ -85,7 +87,7 @@ class SourceGrader:
         """Like `grade`, but a failure of the grader is a grade with status infra_error."""
         start = time.monotonic()
         grader: KindGrader = self._graders[self.kind_of(prompt.data_source)].get()
-        answer = strip_think(response_text)
+        answer = strip_think(response_text, parser=self.reasoning_parser)
         key = fingerprint(prompt, answer, truncated)
         made = self._once.get(
             key, lambda: grade_once(grader, prompt, answer, truncated), keep=lambda grade: grade.graded

@@ -121,6 +121,13 @@ class ChatRenderer:
         )
         return with_header[len(os.path.commonprefix([with_header, without])) :]
 
+    def generation_header(self, prompt: Prompt) -> str:
+        """What the template puts between this prompt and the response, as text."""
+        whole, without = (
+            self._apply(list(prompt.messages), prompt.tools, prompt.template_kwargs, header) for header in (True, False)
+        )
+        return whole[len(os.path.commonprefix([whole, without])) :]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids, blanks as they are. For people and graders; never encoded again."""
         return self.tokenizer.decode(

@@ -1,34 +1,149 @@
-"""Thinking blocks out of a response."""
+"""Reasoning out of a response: what a model thinks before its answer is neither graded nor shown as a solution.
+
+Families mark it differently, and most templates, stored answers and tools do not say whose model wrote a text, so all
+marks are known at once. A response can be hostile: every search here is linear.
+"""
 
 from __future__ import annotations
 
 import re
 
-_TAG = re.compile(r"<think>|</think>\s*")
+from sdpo.config.parsers import REASONING_PARSERS
+
+_TAGS = r"think(?:ing)?|thoughts?|reasoning|scratch_?pad|(?:seed|mm):think|ifm\|think|think:[\w-]{1,40}"
+# Family -> opening and closing mark. One that also ends other things closes nothing that was not opened.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "mistral": (r"\[THINK\]", r"\[/THINK\]"),
+    "kimi_vl": (r"◁think▷", r"◁/think▷"),
+    "cohere": (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),
+    "begin_of_thought": (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
+    "apertus": (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
+    "gemma": (r"<\|channel>(?:thought\n)?", r"<channel\|>"),
+    "medgemma": (r"<unused94>(?:thought\n)?", r"<unused95>"),
+    "kimi_k3": (r"<\|open\|>\s*+think\s*+<\|sep\|>", r"<\|close\|>\s*+think\s*+<\|sep\|>"),
+    "solar": (r"<\|think(?:ing)?\|>", r"<\|(?:/|end_)think(?:ing)?\|>"),
+}
+SHARED_CLOSERS: dict[str, tuple[str, str]] = {
+    "inkling": (r"<\|content_thinking\|>", r"<\|end_message\|>|<\|content_model_end_sampling\|>"),
+    "muse": (r"to=self<\|message\|>", r"<\|eom\|>"),
+    # An analysis message that is addressed to a tool is a call.
+    "harmony": (
+        r"<\|channel\|>analysis(?![^<]{0,200}to=)[^<]{0,200}<\|message\|>",
+        r"<\|(?:end|return|call)\|>|(?=<\|(?:start|channel)\|>)",
+    ),
+}
+_PAIRS = list((FAMILIES | SHARED_CLOSERS).items())
+_MARK = re.compile(
+    "|".join(
+        (
+            rf"<(?P<opened>(?i:{_TAGS}))(?:\s[^<>]{{0,200}})?>",
+            rf"</(?P<closed>(?i:{_TAGS}))\s*+>\s*+",
+            *(f"(?P<open{i}>{pair[0]})|(?P<close{i}>(?:{pair[1]})\\s*+)" for i, (_, pair) in enumerate(_PAIRS)),
+        )
+    )
+)
+# Sentences, not marks, and at the start only. In another wording (Here's) they count where both stand.
+_GRANITE = re.compile(r"\s*Here(?: i|')s my thought process:")
+_GRANITE_END = re.compile(r"Here(?: i|')s my response:\s*")
+# What some families put around the answer itself; calls keep theirs for the parser that reads them.
+_SHELL = re.compile(
+    r"(?:<\|start\|>\s*assistant)?<\|channel\|>(?:final|commentary)(?:\s*<\|constrain\|>\w+)?<\|message\|>"
+    r"|<\|(?:end|return|end_message|message_model|content_text|content_model_end_sampling|eot)\|>"
+    r"|(?:<\|start\|>\s*assistant\s*)?to=user<\|message\|>"
+    r"|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|<\|(?:begin|end)_of_solution\|>"
+    r"|<\|(?:open|close)\|>(?:response|message)<\|sep\|>"
+)
+_CALL = re.compile(r"to=(?!(?:self|user)\b)[\w.-]{1,200}[^<\n]{0,100}<\||<\|content_invoke|<\|open\|>\s*call\b")
+_RESPONSE = re.compile(r"\s*<response>(.*)</response>\s*", re.DOTALL)
+# Special tokens that stay in the text of a response: marks of reasoning and of tool calls, in whole or in part.
+MARK_TOKEN = re.compile(
+    r"think|thought|reason|scratch|solution|inner_|tool|func|call|arg_|param|invoke|plugin|action|python_"
+    r"|channel|message|constrain|content_|DSML|minimax|ifm\||seed:t|(?:START|END)_(?:RESP|TEXT|ACTION)"
+    r"|<\|(?:open|close|sep|start|end|eom|eot|\")\|>|escape|unused9[45]",
+    re.IGNORECASE,
+)
 
 
-def strip_think(text: str) -> str:
+def strip_think(text: str, header: str = "", parser: str = "auto") -> str:
     """The answer part of a response.
 
-    Blocks `<think>...</think>` are cut out. A closing tag without an opening one ends a block that the generation
-    header opened: all before it goes. An opening tag that is never closed leaves no answer: "". Text without tags is
+    Blocks of reasoning are cut out. A closing mark without an opening one ends a block that the generation header
+    opened: all before it goes. An opening mark that is never closed leaves no answer: "". Text without marks is
     unchanged.
 
-    >>> strip_think("plan\\n</think>\\n\\nANSWER"), strip_think("<think>plan")
-    ('ANSWER', '')
+    `header`: what the template put between prompt and response. `parser`: whose marks count: of every family ("auto"),
+    of one of vLLM's parsers, or nobody's ("none").
+
+    >>> strip_think("plan\\n</think>\\n\\nANSWER"), strip_think("<think>plan"), strip_think("plan", "<think>")
+    ('ANSWER', '', '')
     """
-    kept: list[str] = []  # pieces outside of blocks; one pass, because the text may be made to be slow
-    at, opened, tags = 0, None, False
-    for tag in _TAG.finditer(text):
-        tags = True
-        if tag[0] == "<think>":
-            opened = tag.start() if opened is None else opened
-        elif opened is not None:
-            kept.append(text[at:opened])
-            at, opened = tag.end(), None
-        else:
-            kept.clear()
-            at = tag.end()
+    if parser == "none":
+        return text
+    family = REASONING_PARSERS.get(parser)
+    text, found = _without_granite(text, family)
+    kept, opened, marks = _pieces(header + text, len(header), family)
     if opened is not None:
         return ""
-    return "".join([*kept, text[at:]]).lstrip() if tags else text
+    answer = "".join(kept)
+    if not _CALL.search(answer):
+        answer, shells = _SHELL.subn("", answer)
+        marks += shells
+    if not marks and not found:
+        return text
+    wrapped = _RESPONSE.fullmatch(answer)  # ERNIE
+    return (wrapped[1] if wrapped else answer).lstrip()
+
+
+def left_open(header: str, parser: str = "auto") -> str:
+    """The end of a generation header from the mark with which it opens the response's reasoning; "" when it opens
+    none."""
+    if parser == "none":
+        return ""
+    opened = _pieces(header, 0, REASONING_PARSERS.get(parser))[1]
+    return "" if opened is None else header[opened:]
+
+
+def _pieces(text: str, start: int, family: str | None) -> tuple[list[str], int | None, int]:
+    """What stands outside of blocks behind `start`, where the block that is still open began, number of marks. One
+    pass, because the text may be made to be slow."""
+    kept: list[str] = []
+    at, opened, inside, marks = start, None, "", 0
+    for match in _MARK.finditer(text):
+        name, opening, shared = _meaning(match)
+        if family not in (None, name):
+            continue
+        if opening and opened is None:
+            kept.append(text[at : max(at, match.start())])
+            opened, inside = match.start(), name
+        elif not opening and opened is not None and name == inside:
+            at, opened = max(start, match.end()), None
+        elif not opening and opened is None and not shared:
+            kept.clear()
+            at = max(start, match.end())
+        else:
+            continue
+        marks += 1
+    return [*kept, text[at:]], opened, marks
+
+
+def _meaning(match: re.Match[str]) -> tuple[str, bool, bool]:
+    """(family, whether it opens, whether its closing mark ends other things, too)."""
+    group = match.lastgroup or ""
+    if group in ("opened", "closed"):
+        tag = match[group].lower()
+        return "think" if tag.startswith("think:") else tag, group == "opened", False
+    opens = group.startswith("open")
+    name = _PAIRS[int(group.removeprefix("open" if opens else "close"))][0]
+    return name, opens, name in SHARED_CLOSERS
+
+
+def _without_granite(text: str, family: str | None) -> tuple[str, bool]:
+    """Granite marks its reasoning with two sentences."""
+    opening = _GRANITE.match(text) if family in (None, "granite") else None
+    if opening is None:
+        return text, False
+    closing = _GRANITE_END.search(text, opening.end())
+    if closing is not None:
+        return text[closing.end() :], True
+    literal = "Here is" in opening[0] or family == "granite"
+    return ("", True) if literal else (text, False)

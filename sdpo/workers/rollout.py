@@ -12,6 +12,9 @@ from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, Group, Prompt, Sample
 from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, request_seed
+from sdpo.tokens.chat import ChatRenderer
+from sdpo.tokens.response import ResponseText
+from sdpo.tokens.think import left_open
 from sdpo.workers.grader import GraderPool
 
 
@@ -57,6 +60,9 @@ class RolloutWorker:
     def __init__(self, config: Config, device: str, graders: GraderPool, module: nn.Module | None = None) -> None:
         """`module`: the student itself, for an engine in the trainer's process that shares its weights."""
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+        self.chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
+        self.text = ResponseText(self.tokenizer)
+        self.reasoning_parser = config.grading.reasoning_parser
         self.graders = graders
         self.engine = build_engine(config, device, module)
 
@@ -65,8 +71,10 @@ class RolloutWorker:
         version = self.engine.policy_version
         groups = [Group(job.prompt, [None] * plan.n) for job in jobs]
         places: dict[str, tuple[Group, Job, int]] = {}
+        openings: dict[str, str] = {}
         requests = []
         for group, job in zip(groups, jobs, strict=True):
+            openings[job.prompt.uid] = left_open(self.chat.generation_header(job.prompt), self.reasoning_parser)
             for index in range(plan.n):
                 name = f"{job.prompt.uid}/{index}"
                 places[name] = (group, job, index)
@@ -75,7 +83,7 @@ class RolloutWorker:
 
         def on_finished(generation: Generation) -> None:
             group, job, index = places[generation.request_id]
-            sample = self._sample(generation, job, index, version)
+            sample = self._sample(generation, job, index, version, openings[job.prompt.uid])
             group.samples[index] = sample
             waiting.append((sample, self.graders.submit(job.prompt, sample.response_text, sample.truncated)))
 
@@ -84,13 +92,13 @@ class RolloutWorker:
             sample.grade = verdict()
         return groups
 
-    def _sample(self, generation: Generation, job: Job, index: int, version: int) -> Sample:
+    def _sample(self, generation: Generation, job: Job, index: int, version: int, opening: str) -> Sample:
         return Sample(
             prompt_uid=job.prompt.uid,
             index=index,
             prompt_ids=job.prompt_ids,
             response_ids=generation.response_ids,
-            response_text=self.tokenizer.decode(generation.response_ids, skip_special_tokens=True),
+            response_text=opening + self.text.decode(generation.response_ids),
             finish_reason=generation.finish_reason,
             policy_version=version,
             sampler_logprobs=generation.log_probs,
