@@ -281,7 +281,7 @@ def _check_trainer(config: Config) -> None:
     if trainer.best_metric is not None:
         n = config.actor_rollout_ref.rollout.val_kwargs.n
         found = BEST_METRICS.fullmatch(trainer.best_metric)
-        if not found or int(found["n"] or n) != n or int(found["k"] or 2) > n:
+        if not found or int(found["n"] or n) != n or int(found["k"] or 1) > n:
             allowed = f"null, val/avg@n, val/pass@k with k <= {n}, val/reward, val/passed_fraction or val/SOURCE/..."
             raise _refuse("trainer.best_metric", trainer.best_metric, allowed, f"n is {_ROLLOUT}.val_kwargs.n={n}")
     if not trainer.logger:

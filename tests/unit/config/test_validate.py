@@ -448,3 +448,8 @@ def test_resume_from_a_path_needs_the_path_the_mode_and_the_folder(tmp_path):
 @pytest.mark.parametrize("metric", [None, "val/avg@n", "val/avg@4", "val/pass@2", "val/reward", "val/gsm8k/avg@4"])
 def test_a_best_step_by_what_a_validation_measures_is_accepted(metric):
     assert validate(make({"trainer.best_metric": metric})) is None
+
+
+def test_one_held_out_response_a_prompt_has_a_best_step_as_well():
+    assert validate(make({f"{ROLLOUT}.val_kwargs.n": 1})) is None
+    assert "trainer.best_metric" in refusal({f"{ROLLOUT}.val_kwargs.n": 1, "trainer.best_metric": "val/pass@2"})
