@@ -20,7 +20,7 @@ from sdpo.cli.output_file import make_writable
 from sdpo.errors import SdpoError
 
 if TYPE_CHECKING:
-    from sdpo.screening.measure import Screening
+    from sdpo.screening.measure import Rate, Screening
     from sdpo.screening.verdict import Verdict
 
 
@@ -73,22 +73,27 @@ def _run(options: argparse.Namespace) -> int:
 
 def report(found: Screening, verdict: Verdict) -> str:
     lines = [
-        f"student       {found.student}   ({found.problems} problems, {found.answers} answers)",
+        f"student       {_rate(found.student)}   ({found.problems} problems, {found.answers} answers)",
+        f"mean reward   {_rate(found.reward)}",
         f"groups        {found.solved_group_frac:.0%} with a success, {found.mixed_group_frac:.0%} mixed",
         f"answers       {found.truncated_frac:.0%} cut, {found.ungraded_frac:.0%} not graded",
         "",
         f"{'teacher sees':<14}{'answers with it':>16}{'student there':>17}{'teacher':>17}{'gap over all':>18}"
-        f"{'cut':>6}{'not graded':>12}",
+        f"{'mean reward':>17}{'cut':>6}{'not graded':>12}",
     ]
     for context in found.contexts:
-        student, teacher = (str(rate) if rate else "–" for rate in (context.student, context.teacher))
+        student, teacher, gap, reward = map(_rate, (context.student, context.teacher, context.gap, context.reward))
         lines.append(
-            f"{context.name:<14}{context.coverage:>16.0%}{student:>17}{teacher:>17}{str(context.gap):>18}"
+            f"{context.name:<14}{context.coverage:>16.0%}{student:>17}{teacher:>17}{gap:>18}{reward:>17}"
             f"{context.truncated_frac:>6.0%}{context.ungraded_frac:>12.0%}"
         )
     word = {True: "SDPO should help", False: "SDPO will not help", None: "no verdict"}[verdict.helps]
     gain = f": expected gain {verdict.gain[0]:+.2f} to {verdict.gain[1]:+.2f} in accuracy" if verdict.gain else ""
     return "\n".join([*lines, "", word + gain, *(f"- {reason}" for reason in verdict.reasons)])
+
+
+def _rate(rate: Rate | None) -> str:
+    return str(rate) if rate else "–"
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

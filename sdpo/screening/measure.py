@@ -27,13 +27,17 @@ TEACHER_STEP = 1  # the teacher's answers get other seeds than the student's
 
 @dataclass(frozen=True)
 class Rate:
-    """A mean over problems with its standard error (0 for a single problem)."""
+    """A mean over problems with its standard error (None for a single problem: nobody knows)."""
 
     value: float
-    error: float
+    error: float | None
+
+    @property
+    def spread(self) -> float:
+        return math.inf if self.error is None else self.error
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}"
+        return f"{self.value:.3f}" if self.error is None else f"{self.value:.3f} ± {self.error:.3f}"
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,11 @@ class Context:
     coverage: float
     student: Rate | None
     teacher: Rate | None
-    gap: Rate
+    gap: Rate | None  # None: nothing to compare could be graded
     prompt_tokens: float | None  # mean length of the teacher's prompt
     truncated_frac: float = 0.0  # of the teacher's answers
     ungraded_frac: float = 0.0  # likewise; they are in the coverage, not in the accuracies and the gap
+    reward: Rate | None = None  # mean of the teacher's answers
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,14 @@ class Screening:
 
     problems: int
     answers: int
-    student: Rate
+    student: Rate | None  # None: no answer could be graded
     solved_group_frac: float  # problems with at least one success
     mixed_group_frac: float  # and at least one failure
     truncated_frac: float
     ungraded_frac: float
     infra_error_frac: float
     contexts: list[Context]
+    reward: Rate | None = None  # mean of the student's answers
 
 
 FEEDBACK_ALONE = "feedback"
@@ -128,6 +134,7 @@ class Row:
     prompt_tokens: int = 0  # of the teacher's prompt
     truncated: bool = False  # the teacher's answer
     ungraded: bool = False
+    reward: float | None = None  # the teacher's
 
     @property
     def shown(self) -> bool:
@@ -161,8 +168,14 @@ class _Teacher:
         answer = self._answers[_key(sample, reprompt)]
         graded = _graded(answer)
         right = is_success(answer, self._threshold) if graded else None
-        tokens = len(reprompt.prompt_ids)
-        return replace(row, teacher=right, prompt_tokens=tokens, truncated=answer.truncated, ungraded=not graded)
+        return replace(
+            row,
+            teacher=right,
+            prompt_tokens=len(reprompt.prompt_ids),
+            truncated=answer.truncated,
+            ungraded=not graded,
+            reward=answer.grade.reward if graded else None,
+        )
 
     def _answer(self, shown: list[tuple[Group, Sample, Reprompt | None]]) -> None:
         jobs = {
@@ -182,12 +195,13 @@ def context_of(name: str, rows: Sequence[Row]) -> Context:
     return Context(
         name=name,
         coverage=len(shown) / len(rows) if rows else 0.0,
-        student=by_problem([(row.uid, row.student) for row in covered]) if covered else None,
-        teacher=by_problem([(row.uid, float(row.teacher)) for row in covered]) if covered else None,
-        gap=by_problem(gaps) if gaps else Rate(0.0, 0.0),
+        student=by_problem([(row.uid, row.student) for row in covered]),
+        teacher=by_problem([(row.uid, float(row.teacher)) for row in covered]),
+        gap=by_problem(gaps),
         prompt_tokens=mean(row.prompt_tokens for row in shown) if shown else None,
         truncated_frac=mean(row.truncated for row in shown) if shown else 0.0,
         ungraded_frac=mean(row.ungraded for row in shown) if shown else 0.0,
+        reward=by_problem([(row.uid, row.reward) for row in covered if row.reward is not None]),
     )
 
 
@@ -206,7 +220,8 @@ def summarize(groups: list[Group], contexts: list[Context], threshold: float) ->
     return Screening(
         problems=len(groups),
         answers=len(samples),
-        student=by_problem([(s.prompt_uid, is_success(s, threshold)) for s in graded]) if graded else Rate(0.0, 0.0),
+        student=by_problem([(s.prompt_uid, is_success(s, threshold)) for s in graded]),
+        reward=by_problem([(s.prompt_uid, s.grade.reward) for s in graded]),
         solved_group_frac=mean(count > 0 for count in counts),
         mixed_group_frac=mean(0 < count < n for count, n in zip(counts, whole, strict=True)),
         truncated_frac=mean(s.truncated for s in samples),
@@ -216,8 +231,11 @@ def summarize(groups: list[Group], contexts: list[Context], threshold: float) ->
     )
 
 
-def by_problem(values: Sequence[tuple[str, float]]) -> Rate:
-    """Mean over all values; the standard error counts problems, since answers to one problem are alike."""
+def by_problem(values: Sequence[tuple[str, float]]) -> Rate | None:
+    """Mean over all values, None without any; the standard error counts problems, since answers to one problem are
+    alike."""
+    if not values:
+        return None
     groups: dict[str, list[float]] = {}
     for uid, value in values:
         groups.setdefault(uid, []).append(float(value))
@@ -225,7 +243,7 @@ def by_problem(values: Sequence[tuple[str, float]]) -> Rate:
     # Of a ratio of sums: every problem's deviation, weighted by how many answers it has.
     parts = [len(group) * (mean(group) - centre) for group in groups.values()]
     scale = math.sqrt(len(parts)) / len(values)
-    return Rate(centre, stdev(parts) * scale if len(parts) > 1 else 0.0)
+    return Rate(centre, stdev(parts) * scale if len(parts) > 1 else None)
 
 
 def with_room_for_teacher(config: Config) -> Config:

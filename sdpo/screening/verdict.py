@@ -7,10 +7,11 @@ intercept near 0. Reported slopes: 1.49 (Qwen3-8B), 0.66 (Olmo-3-7B), 1.51 (Qwen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sdpo.config.schema import SelfDistillationConfig
-from sdpo.screening.measure import Context, Screening
+from sdpo.screening.measure import Context, Rate, Screening
 
 SLOPES = (0.66, 1.49)  # lowest and highest of two model families
 SURE = 2.0  # standard errors
@@ -36,7 +37,7 @@ def judge(screening: Screening, settings: SelfDistillationConfig) -> Verdict:
     if broken:
         return Verdict(None, None, broken)
     gain = expected_gain(context, screening.student.value)
-    low, high = (context.gap.value + sign * SURE * context.gap.error for sign in (-1, 1))
+    low, high = (context.gap.value + sign * SURE * context.gap.spread for sign in (-1, 1))
     if screening.student.value >= NO_ROOM:
         text = f"the student already solves {screening.student.value:.0%}: there is no room; take harder problems"
         return Verdict(False, gain, [text])
@@ -46,7 +47,7 @@ def judge(screening: Screening, settings: SelfDistillationConfig) -> Verdict:
         sure = high <= 0
         return Verdict(False if sure else None, gain, [_no_better(context, sure), *_advice(screening, context)])
     text = (
-        f"the teacher, shown its context, is {context.gap.value:+.2f} ± {context.gap.error:.2f} above the student "
+        f"the teacher, shown its context, is {_signed(context.gap)} above the student "
         f"({context.coverage:.0%} of the answers have a context)"
     )
     return Verdict(True, gain, [text, *_advice(screening, context)])
@@ -74,10 +75,16 @@ def _broken(screening: Screening, context: Context) -> list[str]:
         )
     if context.ungraded_frac > LOST:
         reasons.append(f"{context.ungraded_frac:.0%} of the teacher's answers could not be graded")
+    if not reasons and (context.gap is None or screening.student is None):
+        reasons.append("none of the answers that were to be compared could be graded")
     if context.truncated_frac > CUT:
         cut = f"{context.truncated_frac:.0%} of the teacher's answers are cut at the length limit"
         reasons.append(f"{cut}: raise data.max_response_length")
     return reasons
+
+
+def _signed(gap: Rate) -> str:
+    return f"{gap.value:+.2f}" if gap.error is None else f"{gap.value:+.2f} ± {gap.error:.2f}"
 
 
 def _no_signal(context: Context, screening: Screening, settings: SelfDistillationConfig) -> str:
@@ -89,7 +96,7 @@ def _no_signal(context: Context, screening: Screening, settings: SelfDistillatio
 
 
 def _no_better(context: Context, sure: bool) -> str:
-    text = f"the teacher is {context.gap.value:+.2f} ± {context.gap.error:.2f} above the student: "
+    text = f"the teacher is {_signed(context.gap)} above the student: "
     if sure:
         return (
             text + "this model does not use what it is shown, and SDPO would pull it toward a teacher that is no better"
@@ -100,8 +107,8 @@ def _no_better(context: Context, sure: bool) -> str:
 def _advice(screening: Screening, context: Context) -> list[str]:
     """What the other measurements say."""
     advice = []
-    best = max(screening.contexts, key=lambda c: c.gap.value)
-    margin = SURE * (best.gap.error**2 + context.gap.error**2) ** 0.5
+    best = max((c for c in screening.contexts if c.gap), key=lambda c: c.gap.value)
+    margin = SURE * math.hypot(best.gap.spread, context.gap.spread)
     if best.gap.value - context.gap.value > margin:
         advice.append(f"showing {best.name} would do better than the present settings: gap {best.gap}")
     if screening.mixed_group_frac < RARE:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from sdpo.cli.screen import report
 from sdpo.config.compose import compose
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
 from sdpo.screening import measure
@@ -18,6 +20,7 @@ from sdpo.screening.measure import (
     summarize,
     with_room_for_teacher,
 )
+from sdpo.screening.verdict import Verdict, judge
 
 
 def _group(uid: str, rewards: list[float | None], feedback: str = "") -> Group:
@@ -75,6 +78,30 @@ def test_the_standard_error_counts_problems_not_answers():
     apart = [(f"p{i}", float(i % 2)) for i in range(10)]
     assert by_problem(alike).error == pytest.approx(by_problem(apart).error)
     assert by_problem(apart).error == pytest.approx(math.sqrt(0.25 * 10 / 9) / math.sqrt(10))
+
+
+def test_where_nothing_was_measured_there_is_no_number():
+    lost = summarize([_group("a", [None, None])], [context_of("both", [])], 1.0)
+    assert (lost.student, lost.reward) == (None, None)
+    (context,) = lost.contexts
+    assert (context.gap, context.teacher, context.student, context.reward) == (None, None, None, None)
+    text = report(lost, judge(lost, compose([]).actor_rollout_ref.actor.self_distillation))
+    assert "student       –   (1 problems, 2 answers)" in text and "0.000" not in text
+
+
+def test_one_problem_has_no_standard_error():
+    (alone,) = {by_problem([("a", 1.0), ("a", 0.0)])}
+    assert (alone.value, alone.error, str(alone)) == (0.5, None, "0.500")
+
+
+def test_mean_rewards_stand_beside_the_accuracies():
+    found = summarize([_group("a", [0.2, 0.4]), _group("b", [0.3, None])], [], 1.0)
+    assert (found.student.value, found.reward.value) == (0.0, pytest.approx(0.3))
+    rows = [Row("a", 0.0, False, reward=0.25), Row("b", 0.0, None), Row("c", 0.0, False, reward=0.75)]
+    context = context_of("both", rows)
+    assert (context.teacher.value, context.reward.value) == (0.0, 0.5)
+    text = report(replace(found, contexts=[context]), Verdict(None, None, []))
+    assert "mean reward   0.300" in text and "0.500 ± " in text
 
 
 def test_fractions_of_groups_and_answers():
