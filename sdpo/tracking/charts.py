@@ -213,7 +213,8 @@ def _axis(low: float, high: float, start: float, end: float) -> Axis:
 
 
 def _padded(low: float, high: float, floor: float | None = None) -> tuple[float, float]:
-    if low == high:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # nothing but the rounding of means
+        low = high
         pad = abs(low) * 0.1 or 1.0
     else:
         pad = (high - low) * 0.06

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.box import ROUNDED
@@ -15,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from sdpo.tracking.history import Summary, duration
+from sdpo.tracking.history import MODEL_BEST, Summary, duration
 from sdpo.tracking.timing import PHASES
 
 
@@ -27,7 +28,7 @@ class RunConsole:
         self.live = _LiveView() if self.console.is_terminal else None
         self._display: Live | None = None
         self._total: int | None = None
-        self._held_out: tuple[str, float] | None = None
+        self._held_out: _HeldOut | None = None
 
     def begin(self, first_step: int, total_steps: int | None) -> None:
         """Shows the bar; steps up to `first_step` are already done."""
@@ -49,12 +50,12 @@ class RunConsole:
         """One finished step, or the validation before the first."""
         value = metrics.get(validation_name) if validation_name else None
         if value is not None:
-            self._held_out = (validation_name.removeprefix("val/"), value)
-        figures = _figures(metrics, self._held_out)
+            self._held_out = _HeldOut(step, value, metrics.get("val/reward"))
+        figures = _figures(step, metrics, self._held_out)
         if self.live:
             self.live.update(step, figures, metrics.get("timing/step_s"))
             if value is not None:
-                self.note(self._line(step, _figures(metrics, self._held_out, timing=False)))
+                self.note(self._line(step, _figures(step, metrics, self._held_out, timing=False)))
         else:
             self.note(self._line(step, figures))
 
@@ -68,6 +69,8 @@ class RunConsole:
         self.stop()
         self.console.print()
         self.console.print(self._table(summary))
+        for text in summary.warnings:
+            self.note(f"warning: {text}")
         for name, path in (("run folder", run_dir), ("report", report)):
             self.note(f"{name:<12} {path}")
         for line in trackers:
@@ -103,6 +106,20 @@ class RunConsole:
         return (
             text.translate(str.maketrans({"→": "->", "·": ",", "█": "#", "–": "-"})).encode("ascii", "replace").decode()
         )
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """The newest validation."""
+
+    step: int
+    accuracy: float
+    reward: float | None
+
+    def figure(self, now: int) -> str:
+        """An old value says how old it is."""
+        when = "" if self.step == now else f" (step {self.step})" if self.step else " (before training)"
+        return f"held-out {_scores(self.accuracy, self.reward)}{when}"
 
 
 class _LiveView:
@@ -143,29 +160,48 @@ class _LiveView:
 def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """(name, text) rows of a run in words, for the final table."""
     rows = []
-    if summary.validation_name:
-        before = "–" if summary.before is None else f"{summary.before:.3f}"
-        after = "–" if summary.after is None else f"{summary.after:.3f}"
-        text = before if summary.after is None else f"{before} → {after}"
-        rows.append((f"held-out {summary.validation_name.removeprefix('val/')}", text))
-        if summary.best is not None:
-            rows.append(("best", f"{summary.best:.3f} at step {summary.best_step}"))
+    name = (summary.validation_name or "val/accuracy").removeprefix("val/")
+    if summary.validation_name or summary.held_out:
+        rows.append((f"held-out {name}", _from_to(summary.before, summary.after)))
+        rows.append(("held-out reward", _from_to(summary.reward_before, summary.reward_after)))
+        if summary.graded is not None and summary.held_out and summary.graded < summary.held_out:
+            rows.append(("graded", f"{summary.graded:,.0f} of {summary.held_out:,.0f} held-out responses"))
+    if summary.best is not None:
+        when = f"at step {summary.best_step}" if summary.best_step else "before training"
+        rows.append(("best", f"{summary.best:.3f} {when}"))
+    if summary.kept:
+        metric = summary.kept["metric"].removeprefix("val/")
+        rows.append((MODEL_BEST, f"step {summary.kept['step']}, {metric} {summary.kept['value']:.3f}"))
+    rows += [(f"train {name}", _from_to(*values)) for name, values in summary.training.items()]
     of = f" of {summary.total_steps}" if summary.total_steps not in (None, summary.steps) else ""
     work = f"{summary.steps}{of} step{'' if summary.steps == 1 else 's'}"
     if summary.samples is not None:
         work += f" · {summary.samples:,.0f} samples"
     rows.append(("training", work))
+    if summary.idle_steps:
+        all_of = "all" if summary.idle_steps == summary.trained_steps else f"{summary.idle_steps} of"
+        rows.append(("learned nothing", f"{all_of} {summary.trained_steps} steps"))
     if summary.elapsed_s is not None:
         rows.append(("wall clock", duration(summary.elapsed_s)))
     return rows
 
 
-def _figures(metrics: dict[str, Any], held_out: tuple[str, float] | None, timing: bool = True) -> list[str]:
+def _from_to(before: float | None, after: float | None) -> str:
+    """Of a run that only validated before training, say so: a lone number would be taken for the result."""
+    first, last = ("–" if value is None else f"{value:.3f}" for value in (before, after))
+    return f"{first} before training" if after is None and before is not None else f"{first} → {last}"
+
+
+def _scores(accuracy: float, reward: float | None) -> str:
+    return f"{accuracy:.3f}" if reward is None else f"{accuracy:.3f} reward {reward:.3f}"
+
+
+def _figures(step: int, metrics: dict[str, Any], held_out: _HeldOut | None, timing: bool = True) -> list[str]:
     figures = []
     if (accuracy := metrics.get("train/accuracy")) is not None:
-        figures.append(f"train {accuracy:.3f}")
+        figures.append(f"train {_scores(accuracy, metrics.get('train/reward'))}")
     if held_out:
-        figures.append(f"held-out {held_out[1]:.3f}")
+        figures.append(held_out.figure(step))
     if (signal := _signal(metrics)) is not None:
         figures.append(f"signal {signal:.0%}")
     if (length := metrics.get("train/response_length")) is not None:

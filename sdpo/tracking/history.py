@@ -26,8 +26,10 @@ BEST_FILE = "best.json"  # in it: {"metric", "step", "value"}
 
 _VALIDATION_NAME = re.compile(r"^val/avg@(\d+)$")
 _THRESHOLD = "actor_rollout_ref.actor.self_distillation.success_reward_threshold"
+_VAL_THRESHOLD = "trainer.val_success_threshold"
 _LARGEST = 1e300  # of a number that a chart can scale
 _REWARD_TOLERANCE = 1e-9  # as in training: ten tests of weight 0.1 sum to 0.9999999999999999
+TRAINED = ("accuracy", "reward")  # of the sampled responses, under train/
 # Keys of timing/ that are not a phase.
 _TOTALS = frozenset({"timing/step_s", "timing/elapsed_s"})
 
@@ -106,6 +108,8 @@ class RunHistory:
         best_step, best = max(validation, key=lambda point: point[1], default=(None, None))
         before = validation[0][1] if validation and validation[0][0] == 0 else None
         after = validation[-1] if validation and validation[-1][0] > 0 else None
+        rewards = dict(self.series("val/reward"))
+        updates = [(step, value) for step, value in self.series("actor/optimizer_steps") if step > 0]
         return Summary(
             title=f"{self._trainer('project_name', 'sdpo')} / {self._trainer('experiment_name', self.run_dir.name)}",
             algorithm=self._algorithm(),
@@ -122,6 +126,16 @@ class RunHistory:
             samples=self.last("train/samples"),
             elapsed_s=self.last("timing/elapsed_s"),
             phase_seconds=self.phase_seconds(),
+            reward_before=rewards.get(0),
+            reward_after=rewards.get(after[0]) if after else None,
+            reward_best=rewards.get(best_step) if after else None,
+            training={name: (v[0][1], v[-1][1]) for name in TRAINED if (v := self.series(f"train/{name}"))},
+            graded=self.last("val/graded_samples"),
+            held_out=self.last("val/samples"),
+            trained_steps=len(updates),
+            idle_steps=sum(value == 0 for _, value in updates),
+            kept=read_best(self.run_dir / MODEL_BEST),
+            warnings=[str(text) for text in listed] if isinstance(listed := self.state.get("warnings"), list) else [],
         )
 
     def _trainer(self, name: str, default: str) -> str:
@@ -151,6 +165,16 @@ class Summary:
     samples: float | None
     elapsed_s: float | None
     phase_seconds: dict[str, float]
+    reward_before: float | None = None  # mean of the held-out responses
+    reward_after: float | None = None
+    reward_best: float | None = None
+    training: dict[str, tuple[float, float]] = field(default_factory=dict)  # of `TRAINED`: first step, last step
+    graded: float | None = None  # held-out responses of the newest validation that averages are over, of
+    held_out: float | None = None  # so many
+    trained_steps: int = 0  # that say whether they took an optimizer step
+    idle_steps: int = 0  # of these, the ones that did not: nothing was learned
+    kept: dict[str, Any] = field(default_factory=dict)  # best.json of model_best/
+    warnings: list[str] = field(default_factory=list)
 
 
 def setting(config: dict[str, Any], path: str) -> Any:
@@ -161,10 +185,13 @@ def setting(config: dict[str, Any], path: str) -> Any:
     return value
 
 
-def success_threshold(config: dict[str, Any]) -> float:
-    """The reward from which a response counts as solved: the run's own, 1 when its configuration does not say."""
-    value = setting(config, _THRESHOLD)
-    return float(value) if _is_number(value) else 1.0
+def success_threshold(config: dict[str, Any], held_out: bool = False) -> float:
+    """The reward from which a response counts as solved: the run's own, 1 when its configuration does not say.
+    `held_out` responses have a threshold of their own (in old runs, the training's)."""
+    for name in (_VAL_THRESHOLD, _THRESHOLD) if held_out else (_THRESHOLD,):
+        if _is_number(value := setting(config, name)):
+            return float(value)
+    return 1.0
 
 
 def is_solved(reward: float | None, threshold: float) -> bool:
@@ -203,6 +230,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
+
+
+def read_best(folder: Path) -> dict[str, Any]:
+    """The facts of an exported best step; {} when there is none."""
+    best = read_json(folder / BEST_FILE)
+    whole = isinstance(best.get("metric"), str) and isinstance(best.get("step"), int) and _is_number(best.get("value"))
+    return best if whole else {}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

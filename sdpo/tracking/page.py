@@ -36,6 +36,8 @@ h3 { margin: 0; font-size: 14.5px; } h3.head { padding: 14px 14px 6px; }
 .tile b { display: block; font-size: 23px; font-weight: 620; letter-spacing: -.01em;
   font-variant-numeric: tabular-nums; }
 .tile small { color: var(--soft); font-size: 12.5px; }
+.tile.warning { grid-column: 1 / -1; background: var(--warn-bg); color: var(--warn); border-color: transparent;
+  overflow-wrap: anywhere; } .tile.warning span { color: inherit; font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(350px, 100%), 1fr)); gap: 14px; }
 .chart { margin: 0; padding: 14px 14px 6px; position: relative; display: flex; flex-direction: column;
   justify-content: space-between; }

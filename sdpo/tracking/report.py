@@ -10,6 +10,7 @@ from typing import Any
 from sdpo.tracking.charts import Line, line_chart
 from sdpo.tracking.history import (
     CONFIG_FILE,
+    MODEL_BEST,
     REPORT_FILE,
     SAMPLES_FILE,
     RunHistory,
@@ -52,22 +53,21 @@ def write_report(run_dir: Path | str) -> Path:
     """
     history = RunHistory.load(run_dir)
     summary = history.summary()
-    threshold = success_threshold(history.config)
     picked = pick_samples(history.run_dir / SAMPLES_FILE, summary.steps)
     parts = [
         _header(history, summary),
-        _section("Accuracy", "", grid(accuracy_charts(history))),
+        _section("Accuracy and reward", "", grid(accuracy_charts(history))),
         _section("Learning", "By step.", grid(learning_charts(history))),
         _section("Time", "Where the seconds of a step go.", time_charts(history, summary)),
         _section(
             "Before and after",
             "The same held-out problems, answered by the first and by the newest weights.",
-            before_after(picked, threshold),
+            before_after(picked, success_threshold(history.config, held_out=True)),
         ),
         _section(
             "What the teacher saw",
             "Training responses: reward, the grader's words, and the prompt under which the teacher scored them.",
-            training_samples(picked, threshold),
+            training_samples(picked, success_threshold(history.config)),
         ),
         _section("Configuration", "", _configuration(history)),
         _section("Every metric", "", _every_metric(history)),
@@ -90,21 +90,46 @@ def _header(history: RunHistory, summary: Summary) -> str:
 
 def tiles(summary: Summary) -> list[str]:
     name = (summary.validation_name or "val/accuracy").removeprefix("val/")
+    after = [] if summary.after_step is None else [f"step {summary.after_step}"]
+    best = (
+        [] if summary.best_step is None else [f"step {summary.best_step}" if summary.best_step else "before training"]
+    )
     tiles = [
-        _tile(f"held-out {name} before", _score(summary.before), "initial weights"),
-        _tile("after", _score(summary.after), "" if summary.after_step is None else f"step {summary.after_step}"),
-        _tile("best", _score(summary.best), "" if summary.best_step is None else f"step {summary.best_step}"),
+        _tile(f"held-out {name} before", _score(summary.before), *_reward(summary.reward_before), "initial weights"),
+        _tile("after", _score(summary.after), *_reward(summary.reward_after), *after),
+        _tile("best", _score(summary.best), *_reward(summary.reward_best), *best),
+        *_training(summary),
         _tile("steps", f"{summary.steps:,}", f"of {summary.total_steps:,}" if summary.total_steps else ""),
     ]
+    if summary.idle_steps:
+        tiles.append(_tile("learned nothing", f"{summary.idle_steps:,}", f"of {summary.trained_steps:,} steps"))
+    if summary.graded is not None and summary.held_out and summary.graded < summary.held_out:
+        tiles.append(_tile("held-out graded", f"{summary.graded:,.0f}", f"of {summary.held_out:,.0f} responses"))
+    if summary.kept:
+        metric = summary.kept["metric"].removeprefix("val/")
+        tiles.append(_tile(MODEL_BEST, f"{summary.kept['value']:.3f}", f"{metric}, step {summary.kept['step']}"))
     if summary.samples is not None:
         tiles.append(_tile("samples", f"{summary.samples:,.0f}", "training responses"))
     if summary.elapsed_s is not None:
         tiles.append(_tile("wall clock", duration(summary.elapsed_s), "training loop"))
-    return tiles
+    warnings = (f'<div class="tile warning"><span>warning</span>{escape(text)}</div>' for text in summary.warnings)
+    return [*tiles, *warnings]
 
 
-def _tile(name: str, value: str, note: str) -> str:
-    note = escape(note) or "&nbsp;"
+def _training(summary: Summary) -> list[str]:
+    if "accuracy" not in summary.training:
+        return []
+    first, last = summary.training["accuracy"]
+    reward = _reward(summary.training["reward"][1]) if "reward" in summary.training else []
+    return [_tile("training accuracy", _score(last), *reward, f"from {_score(first)}")]
+
+
+def _reward(value: float | None) -> list[str]:
+    return [] if value is None else [f"reward {value:.3f}"]
+
+
+def _tile(name: str, value: str, *notes: str) -> str:
+    note = escape(", ".join(notes)) or "&nbsp;"
     return f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{note}</small></div>'
 
 

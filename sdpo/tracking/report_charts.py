@@ -41,7 +41,11 @@ _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str, int], ...], tuple[float, fl
     (
         "Trouble",
         "share of responses cut at the limit, or lost by the grader",
-        (("truncated", "train/truncated_frac", 4), ("grader failed", "train/infra_error_frac", 5)),
+        (
+            ("truncated", "train/truncated_frac", 4),
+            ("grader failed", "train/infra_error_frac", 5),
+            ("held-out, grader failed", "val/infra_error_frac", HELD_OUT),
+        ),
         None,
     ),
     ("Loss", "of the optimizer step", (("loss", "actor/loss", 0),), None),
@@ -72,7 +76,14 @@ def accuracy_charts(history: RunHistory) -> list[str]:
     def lines(convert: Any) -> list[Line]:
         return [Line("training", convert(train), TRAIN), Line(label, convert(held_out), HELD_OUT, markers=True)]
 
-    figures = [line_chart("Accuracy by step", lines(list), bounds=(0.0, 1.0))]
+    # Of rewards between 0 and 1 the accuracy may show nothing for long.
+    rewards = (("training", "train/reward", TRAIN, False), ("held-out", "val/reward", HELD_OUT, True))
+    figures = [
+        line_chart("Accuracy by step", lines(list), bounds=(0.0, 1.0)),
+        line_chart(
+            "Mean reward by step", [Line(n, history.series(m), colour, marked) for n, m, colour, marked in rewards]
+        ),
+    ]
     clock_chart = line_chart("Accuracy by wall clock", lines(by_clock), bounds=(0.0, 1.0), x_name="clock", x_text=clock)
     passes = [f for f in history.names() if f.startswith("val/pass@")]
     passes.sort(key=lambda f: int(f.rpartition("@")[2]))
@@ -98,7 +109,9 @@ def time_charts(history: RunHistory, summary: Summary) -> str:
         [Line(name, history.series(f"timing/{name}_s"), i % 6) for i, name in enumerate(phases)],
         "phases of each step, stacked",
     )
-    speed = line_chart("Tokens per second", [Line("response tokens", history.series("perf/tokens_per_s"), 2)])
+    speed = line_chart(
+        "Tokens per second", [Line("response tokens", history.series("perf/tokens_per_s"), 2)], "without validation"
+    )
     spent = sum(summary.phase_seconds.values())
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{duration(seconds)}</td><td>{seconds / spent:.0%}</td></tr>"

@@ -90,6 +90,11 @@ class RunLog:
         """One line for the person at the console."""
         self._console.note(text)
 
+    def warn(self, text: str) -> None:
+        """A line for the person at the console that the final table and the report repeat."""
+        self.note(f"warning: {text}")
+        self.describe("warnings", [*self._state.get("warnings", []), text])
+
     def describe(self, name: str, value: Any) -> None:
         """Adds a fact about the run (plain data) to run.json."""
         self._state[name] = value

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-PHASES = ("rollout", "update", "sync", "validate", "export", "checkpoint")
+TRAINING = ("rollout", "update", "sync")  # what every step is made of
+ASIDE = ("validate", "export", "checkpoint")  # now and then
+PHASES = (*TRAINING, *ASIDE)
 
 
 class PhaseTimer:
@@ -41,3 +43,8 @@ class PhaseTimer:
         self._seconds.clear()
         self._step_began = now
         return metrics
+
+
+def tokens_per_s(tokens: int, timing: Mapping[str, float]) -> float:
+    """Response tokens by the seconds of the training phases: a step with a validation is as fast as one without."""
+    return tokens / max(sum(timing.get(f"timing/{phase}_s", 0.0) for phase in TRAINING), 1e-9)

@@ -12,9 +12,10 @@ from sdpo.data.order import PromptOrder
 from sdpo.errors import GradingError
 from sdpo.records import GradeStatus, Group
 from sdpo.tracking.run_log import RunLog
-from sdpo.tracking.timing import PhaseTimer
+from sdpo.tracking.timing import PhaseTimer, tokens_per_s
 from sdpo.training import checkpoint
 from sdpo.training.agreement import check_agreement
+from sdpo.training.alarms import Alarms
 from sdpo.training.best import BestModel
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
@@ -45,6 +46,7 @@ class TrainingLoop:
         self.timer = PhaseTimer(show=log.phase)
         self.checkpoints = checkpoints_of(config)
         self.best = BestModel(config, workers.export, state.best, log.note)
+        self.alarms = Alarms(config, total_steps, log.warn)
 
     def run(self) -> None:
         """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
@@ -83,6 +85,7 @@ class TrainingLoop:
             "actor/optimizer_steps": report.optimizer_steps,
             "actor/skipped_steps": report.skipped_steps,
         }
+        self.alarms.trained(step, metrics)
         last = step == self.total_steps
         if _due(step, last, self.config.trainer.test_freq):
             with self.timer("validate"):
@@ -98,7 +101,7 @@ class TrainingLoop:
     def _timing(self, groups: list[Group]) -> dict[str, float]:
         timing = self.timer.step_metrics()
         tokens = sum(len(s.response_ids) for g in groups for s in g.samples)
-        return timing | {"perf/tokens_per_s": tokens / max(timing["timing/step_s"], 1e-9)}
+        return timing | {"perf/tokens_per_s": tokens_per_s(tokens, timing)}
 
     @property
     def _threshold(self) -> float:
@@ -109,6 +112,7 @@ class TrainingLoop:
             return {}
         groups, metrics = validate(self.config, self.workers, self.val_jobs)
         self.log.samples(self.step, groups, {}, phase=phase)
+        self.alarms.validated(self.step, metrics)
         self._stop_if_grading_is_down(groups)
         return metrics
 

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from sdpo.errors import DataError
 from sdpo.tracking.history import CONFIG_FILE, RunHistory, setting
+from sdpo.tracking.timing import ASIDE, TRAINING
 
 _BY_SOURCE = re.compile(r"^val/(.+)/avg@(\d+)$")
-PHASES = ("rollout", "update", "sync")  # of a training step; validation and checkpoints are not training
+PHASES = TRAINING  # of a step; validation, exports and checkpoints are not training
 SERIES = {"response_length": "train/response_length", "entropy": "actor/entropy"}
 
 
@@ -134,7 +136,7 @@ def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
         points=list(_points(history, name)),
         retention={source: history.series(metric) for source, metric in others.items()},
         phase_seconds=_phase_seconds(trained),
-        series={key: history.series(metric) for key, metric in SERIES.items()},
+        series={key: history.series(metric) for key, metric in (SERIES | {"reward": _reward_of(name)}).items()},
     )
 
 
@@ -150,10 +152,19 @@ def _metrics(history: RunHistory, data_source: str | None) -> tuple[str | None, 
     return names.pop(data_source, None), names
 
 
+def _reward_of(name: str) -> str:
+    """The mean reward of the responses that an accuracy is of."""
+    return f"{name.rpartition('/')[0]}/reward"
+
+
+def _aside(row: dict[str, Any]) -> float:
+    return sum(row.get(f"timing/{phase}_s") or 0.0 for phase in ASIDE)
+
+
 def _points(history: RunHistory, name: str) -> Iterator[Point]:
     overhead, samples, elapsed = 0.0, 0, 0.0
     for row in history.rows:
-        overhead += (row.get("timing/validate_s") or 0.0) + (row.get("timing/checkpoint_s") or 0.0)
+        overhead += _aside(row)
         samples, elapsed = int(row.get("train/samples") or samples), row.get("timing/elapsed_s") or elapsed
         if row["step"] == 0:
             overhead = elapsed  # start-up and the first validation are the same for all
@@ -162,15 +173,12 @@ def _points(history: RunHistory, name: str) -> Iterator[Point]:
 
 
 def _phase_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over the training steps; `other` is what a step took beyond its phases, validation and checkpoint."""
-    if not rows:
+    """Means over the training steps; `other` is what a step took beyond its phases, validation, export and checkpoint.
+    A phase that no step has measured is left out."""
+    timed = [row for row in rows if row.get("timing/step_s") is not None]
+    if not timed:
         return {}
-    means = {phase: _mean(row.get(f"timing/{phase}_s") for row in rows) for phase in PHASES}
-    aside = _mean((row.get("timing/validate_s") or 0) + (row.get("timing/checkpoint_s") or 0) for row in rows)
-    whole = _mean(row.get("timing/step_s") for row in rows)
-    return means | {"other": max(0.0, whole - aside - sum(means.values()))}
-
-
-def _mean(values: Any) -> float:
-    numbers = [value or 0.0 for value in values]
-    return sum(numbers) / len(numbers)
+    names = [phase for phase in PHASES if any(row.get(f"timing/{phase}_s") is not None for row in timed)]
+    means = {phase: mean([row.get(f"timing/{phase}_s") or 0.0 for row in timed]) for phase in names}
+    whole = mean([row["timing/step_s"] - _aside(row) for row in timed])
+    return means | {"other": max(0.0, whole - sum(means.values()))}

@@ -56,6 +56,7 @@ class Summary:
     phase_seconds: dict[str, float]  # of one step, mean over seeds
     response_length: list[float | None]  # tokens: first step, last step in time; means over seeds
     entropy: list[float | None]  # nats per token, likewise
+    reward: list[float | None]  # mean of the held-out responses: first validation, last in time; means over seeds
     retention: dict[str, list[float | None]]  # accuracy on other sources, before and at the last step in time
     runs: list[str] = field(default_factory=list)
 
@@ -176,6 +177,7 @@ def _row(
         phase_seconds=_mean_phases(group),
         response_length=_from_to(group, "response_length", in_time),
         entropy=_from_to(group, "entropy", in_time),
+        reward=_from_to(group, "reward", in_time),
         retention={
             source: [
                 _mean_known([c.retention[source][0][1] for c in group if c.retention.get(source)]),

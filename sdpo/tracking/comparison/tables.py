@@ -27,6 +27,7 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
             str(row.start),
             *(str(value) for value in (row.best_in_time, row.last_in_time, row.best_in_samples, row.last_in_samples)),
             str(row.final),
+            _from_to(row.reward, 3),
         ]
         for row in comparison.rows
     ]
@@ -34,8 +35,8 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
     cost = [
         [
             row.label,
-            *(f"{row.phase_seconds.get(phase, 0.0):.2f}" for phase in (*PHASES, "other")),
-            f"{sum(row.phase_seconds.values()):.2f}",
+            *(_seconds(row.phase_seconds.get(phase)) for phase in (*PHASES, "other")),
+            _seconds(sum(row.phase_seconds.values()) or None),
             f"{row.seconds.mean:.0f}",
             f"{row.samples.mean:,.0f}",
         ]
@@ -46,7 +47,18 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
             "Held-out accuracy",
             f"{comparison.metric}, mean ± standard error over seeds; budgets: {seconds:.0f} s of training, "
             f"{samples:,} samples",
-            ["", "lr", "seeds", "start", "best in time", "last in time", "best in samples", "last in samples", "final"],
+            [
+                "",
+                "lr",
+                "seeds",
+                "start",
+                "best in time",
+                "last in time",
+                "best in samples",
+                "last in samples",
+                "final",
+                "mean reward",
+            ],
             accuracy,
         ),
         (
@@ -127,6 +139,7 @@ def _charts(comparison: Comparison) -> list[str]:
         line_chart("Accuracy by training time", means(lambda p: p.seconds), "mean over seeds", (0, 1), "clock", clock),
         line_chart("Accuracy by samples", means(lambda p: p.samples), "mean over seeds", (0, 1), "samples"),
         line_chart("Accuracy of every seed", seeds(lambda c: [(p.step, p.accuracy) for p in c.points]), "", (0, 1)),
+        line_chart("Held-out mean reward", seeds(lambda c: c.series.get("reward", [])), ""),
         line_chart("Response length", seeds(lambda c: c.series.get("response_length", [])), "tokens"),
         line_chart("Entropy", seeds(lambda c: c.series.get("entropy", [])), "nats per token"),
     ]
@@ -139,6 +152,10 @@ def _charts(comparison: Comparison) -> list[str]:
     ]
     names = ", ".join(f"{i}: {row.label}" for i, row in enumerate(comparison.rows))
     return [chart for chart in [*charts, stacked_bars("Seconds of a step", phases, names)] if chart]
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _reached(row: Summary, target: str) -> tuple[str, str]:

@@ -43,6 +43,7 @@ def sections(n: int = 4) -> list[Section]:
                 Panel("Held-out accuracy by samples", held_out, SAMPLES, "responses sampled", share=True),
                 Panel("Held-out pass@k", tuple(f"val/pass@{k}" for k in _ks(n)), share=True),
                 Panel("Training accuracy", ("train/accuracy",), share=True),
+                Panel("Mean reward", ("train/reward", "val/reward")),
             ),
         ),
         Section(
@@ -80,7 +81,7 @@ def sections(n: int = 4) -> list[Section]:
             "Grader",
             (
                 Panel("Status of the responses", statuses, share=True, stacked=True),
-                Panel("Lost", ("train/infra_error_frac", "train/ungraded_frac"), share=True),
+                Panel("Lost", ("train/infra_error_frac", "train/ungraded_frac", "val/ungraded_frac"), share=True),
             ),
         ),
         Section(

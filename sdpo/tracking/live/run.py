@@ -33,6 +33,7 @@ SEARCH_S = 1.5  # a search answers after this long with what it has, and where t
 
 Record = dict[str, Any]
 Key = tuple[int, str, int]  # policy version, uid, index
+Thresholds = tuple[float, float]  # from which a response is solved: of training, held-out
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,9 @@ class LiveRun:
         path = self.run_dir / METRICS_FILE
         return max(0.0, time.time() - path.stat().st_mtime) if path.exists() else None
 
-    def threshold(self) -> float:
-        return success_threshold(self._cached(CONFIG_FILE, read_yaml))
+    def thresholds(self) -> Thresholds:
+        config = self._cached(CONFIG_FILE, read_yaml)
+        return success_threshold(config), success_threshold(config, held_out=True)
 
     def statuses(self) -> list[str]:
         with self.lock:
@@ -167,10 +169,10 @@ class LiveRun:
             end = len(entries) if before is None else min(before, len(entries))
         found: list[tuple[int, Entry]] = []
         deadline = time.monotonic() + SEARCH_S
-        threshold = self.threshold()
+        thresholds = self.thresholds()
         for number in range(end - 1, -1, -1):
             entry = entries[number]
-            if self._matches(entry, wanted, threshold):
+            if self._matches(entry, wanted, thresholds):
                 found.append((number, entry))
             if len(found) == limit or (wanted.text and time.monotonic() > deadline):
                 return found, number or None
@@ -193,14 +195,14 @@ class LiveRun:
             place = self._token_places[entry.key] if self.has_tokens(entry) else None
         return None if place is None else self._tokens.at(place)
 
-    def _matches(self, entry: Entry, wanted: Filter, threshold: float) -> bool:
+    def _matches(self, entry: Entry, wanted: Filter, thresholds: Thresholds) -> bool:
         plain = (
             (not wanted.phase or entry.phase.startswith(wanted.phase))
             and (not wanted.status or entry.status == wanted.status)
             and (wanted.step is None or entry.step == wanted.step)
             and (not wanted.taught or entry.taught)
             and (not wanted.tokens or self.has_tokens(entry))
-            and (not wanted.outcome or outcome(entry, threshold) == wanted.outcome)
+            and (not wanted.outcome or outcome(entry, thresholds) == wanted.outcome)
         )
         return plain and (not wanted.text or self._says(entry, wanted.text.casefold()))
 
@@ -218,10 +220,10 @@ class LiveRun:
         return self._files[name][1]
 
 
-def outcome(entry: Entry, threshold: float) -> str:
+def outcome(entry: Entry, thresholds: Thresholds) -> str:
     if entry.reward is None:
         return "ungraded"
-    return "solved" if is_solved(entry.reward, threshold) else "failed"
+    return "solved" if is_solved(entry.reward, thresholds[entry.phase != "train"]) else "failed"
 
 
 def _key(record: Record) -> Key:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sdpo.tracking.charts import Line, line_chart
 from sdpo.tracking.history import SAMPLES_FILE
-from sdpo.tracking.live.run import Entry, Filter, LiveRun, Record, outcome
+from sdpo.tracking.live.run import Entry, Filter, LiveRun, Record, Thresholds, outcome
 from sdpo.tracking.page import visible
 from sdpo.tracking.report import tiles
 from sdpo.tracking.report_charts import accuracy_charts, grid, learning_charts, time_charts
@@ -39,7 +39,7 @@ def charts(run: LiveRun) -> dict[str, str]:
     """HTML, made by the report's own functions."""
     history = run.history()
     parts = {
-        "Accuracy": grid(accuracy_charts(history)),
+        "Accuracy and reward": grid(accuracy_charts(history)),
         "Learning": grid(learning_charts(history)),
         "Time": time_charts(history, history.summary()),
     }
@@ -56,10 +56,10 @@ def every_metric(run: LiveRun, text: str) -> dict[str, Any]:
 
 def samples(run: LiveRun, wanted: Filter, before: int | None) -> dict[str, Any]:
     found, following = run.search(wanted, before, PAGE_SIZE)
-    threshold = run.threshold()
+    thresholds = run.thresholds()
     return {
         "generation": run.generation,
-        "items": [item for number, entry in found if (item := _item(run, number, entry, threshold))],
+        "items": [item for number, entry in found if (item := _item(run, number, entry, thresholds))],
         "following": following,
     }
 
@@ -71,7 +71,7 @@ def sample(run: LiveRun, number: int, generation: int) -> dict[str, Any] | None:
             return None
         entry = run.entries[number]
         siblings = [
-            {"number": n, "index": other.index, "outcome": outcome(other, run.threshold())}
+            {"number": n, "index": other.index, "outcome": outcome(other, run.thresholds())}
             for n in range(max(0, number - 512), min(len(run.entries), number + 512))
             if ((other := run.entries[n]).step, other.phase, other.uid) == (entry.step, entry.phase, entry.uid)
         ]
@@ -81,7 +81,7 @@ def sample(run: LiveRun, number: int, generation: int) -> dict[str, Any] | None:
     shown: dict[str, Any] = {
         "number": number,
         "generation": generation,
-        "outcome": outcome(entry, run.threshold()),
+        "outcome": outcome(entry, run.thresholds()),
         "problem": prompt_text(record),
         "siblings": siblings,
         "tokens": _tokens(run.tokens(entry)),
@@ -99,7 +99,7 @@ def _tokens(record: Record | None) -> list[list[Any]] | None:
     return [[text, student, teacher] for text, student, teacher in zip(*columns, strict=False)]
 
 
-def _item(run: LiveRun, number: int, entry: Entry, threshold: float) -> dict[str, Any] | None:
+def _item(run: LiveRun, number: int, entry: Entry, thresholds: Thresholds) -> dict[str, Any] | None:
     record = run.record(entry)
     if record is None:
         return None
@@ -112,7 +112,7 @@ def _item(run: LiveRun, number: int, entry: Entry, threshold: float) -> dict[str
             "index": entry.index,
             "reward": entry.reward,
             "status": entry.status,
-            "outcome": outcome(entry, threshold),
+            "outcome": outcome(entry, thresholds),
             "taught": entry.taught,
             "tokens": run.has_tokens(entry),
             "question": question(record),

@@ -35,6 +35,13 @@ def test_any_finite_data_stays_inside_the_picture(values):
                 assert -1 <= float(element.get(name)) <= max(WIDTH, HEIGHT) + 1
 
 
+@pytest.mark.parametrize("value", [0.3, 0.1, 1e-9])
+def test_the_rounding_of_equal_means_is_not_drawn_as_a_change(value):
+    values = [sum([value] * n) / n for n in (1, 3, 6, 7, 10, 160)]
+    assert len(set(values)) > 1
+    assert len({y for _, y in coordinates(line_chart("t", [Line("a", list(enumerate(values)), 0)]))}) == 1
+
+
 def test_a_single_point_is_a_dot():
     assert svg(line_chart("t", [Line("a", [(1, 0.3)], 0)])).find("circle") is not None
 

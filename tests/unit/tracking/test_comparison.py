@@ -16,6 +16,7 @@ from sdpo.errors import DataError
 from sdpo.tracking.comparison.curves import Budget, Point, load_curve
 from sdpo.tracking.comparison.figures import coloured
 from sdpo.tracking.comparison.summary import best_rate, compare, estimate
+from sdpo.tracking.comparison.tables import comparison_page, markdown
 
 MODES = {"SDPO": "sdpo", "GRPO": "vanilla"}
 
@@ -56,7 +57,26 @@ def _run(root: Path, algorithm: str, rate: float, seed: int, accuracies: list[fl
 def test_time_counts_training_only(tmp_path):
     curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]))
     assert curve.points == [Point(0, 0.0, 0, 0.1), Point(10, 10.0, 80, 0.6), Point(20, 20.0, 160, 0.9)]
-    assert curve.phase_seconds == {"rollout": 6.0, "update": 3.0, "sync": 0.0, "other": 1.0}  # 15 - 5 - 9
+    assert curve.phase_seconds == {"rollout": 6.0, "update": 3.0, "other": 1.0}  # 15 - 5 - 9; no step had a sync
+
+
+def test_the_mean_reward_of_the_same_responses_stands_beside_the_accuracy(tmp_path):
+    folder = _run(tmp_path, "SDPO", 1e-3, 0, [0.0, 0.0, 0.0], known=True)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row |= {"val/reward": 0.2 + 0.1 * i, "val/task/reward": 0.5 + 0.1 * i, "timing/export_s": 1.0}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    comparison = compare([load_curve(folder)])
+    assert comparison.rows[0].reward == pytest.approx([0.2, 0.4])
+    assert "0.200 → 0.400" in markdown(comparison) and "Held-out mean reward" in comparison_page(comparison)
+    assert compare([load_curve(folder, "task")]).rows[0].reward == pytest.approx([0.5, 0.7])
+    assert load_curve(folder).points[1].seconds == 9.0  # an export is no training
+    assert compare([load_curve(_run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2]))]).rows[0].reward == [None, None]
+
+
+def test_a_phase_that_nobody_measured_has_no_seconds(tmp_path):
+    comparison = compare([load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6]))])
+    assert "| SDPO | 6.00 | 3.00 | – | 1.00 | 10.00 |" in markdown(comparison)
 
 
 def test_a_target_is_met_between_validations_and_not_on_their_grid(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sdpo.errors import DataError
-from sdpo.tracking.history import RunHistory
+from sdpo.tracking.history import RunHistory, success_threshold
 
 
 def write(run_dir, *lines, state=None, config=None) -> None:
@@ -74,6 +74,32 @@ def test_without_a_validation_before_training_there_is_no_before(tmp_path):
 def test_the_held_out_accuracy_is_the_overall_one_with_the_largest_n(tmp_path):
     write(tmp_path, {"step": 1, "val/avg@1": 0.3, "val/avg@16": 0.2, "val/gsm8k/avg@32": 0.1})
     assert RunHistory.load(tmp_path).validation_name == "val/avg@16"
+
+
+def test_held_out_responses_have_the_threshold_they_were_judged_by():
+    own = {"trainer": {"val_success_threshold": 0.5}}
+    distill = {"actor_rollout_ref": {"actor": {"self_distillation": {"success_reward_threshold": 0.2}}}}
+    assert success_threshold(own | distill, held_out=True) == 0.5
+    assert success_threshold(own | distill) == success_threshold(distill, held_out=True) == 0.2  # an old run
+    assert success_threshold({}) == success_threshold({}, held_out=True) == 1.0
+
+
+def test_steps_that_moved_nothing_are_counted_and_runs_that_do_not_say_have_none(tmp_path):
+    write(tmp_path, *({"step": s, "actor/optimizer_steps": s % 2} for s in range(1, 6)))
+    summary = RunHistory.load(tmp_path).summary()
+    assert (summary.trained_steps, summary.idle_steps) == (5, 2)
+    write(tmp_path, {"step": 1, "train/reward": 0.25}, {"step": 2, "train/reward": 0.5}, state={"warnings": 3})
+    summary = RunHistory.load(tmp_path).summary()
+    assert (summary.trained_steps, summary.idle_steps, summary.warnings) == (0, 0, [])
+    assert summary.training == {"reward": (0.25, 0.5)}
+
+
+@pytest.mark.parametrize("damaged", ["", "[1]", '{"metric": "val/avg@4", "step": 3, "value": null}', '{"step": "3"}'])
+def test_a_damaged_note_of_the_best_step_reads_as_none(tmp_path, damaged):
+    write(tmp_path, {"step": 1, "train/reward": 0.25})
+    (tmp_path / "model_best").mkdir()
+    (tmp_path / "model_best/best.json").write_text(damaged)
+    assert RunHistory.load(tmp_path).summary().kept == {}
 
 
 def test_time_split_counts_phases_and_not_the_totals(tmp_path):

@@ -89,6 +89,17 @@ def test_filters_choose_by_phase_outcome_status_step_teacher_and_tokens(run, fol
     assert _found(run, tokens=True) == [(2, 0)]
 
 
+def test_held_out_samples_are_solved_by_their_own_threshold(folder):
+    config = {"trainer": {"val_success_threshold": 0.5}}
+    (folder / "resolved_config.yaml").write_text(yaml.safe_dump(config))
+    _write(folder / "samples.jsonl", [_sample(3, i, phase=p, reward=0.7) for i, p in enumerate(("train", "val"))])
+    live = LiveRun(folder)
+    while live.refresh():
+        pass
+    found = {entry.phase: views.outcome(entry, live.thresholds()) for _, entry in live.search(Filter(), None, 9)[0]}
+    assert found == {"train": "failed", "val": "solved"}
+
+
 def test_search_finds_text_in_any_field_but_not_names_of_fields(run, folder):
     _write(folder / "samples.jsonl", [_sample(4, 0, response='He said "Ünique"\n\tand\\left')], "a")
     run.refresh()

@@ -40,7 +40,7 @@ def test_the_page_and_its_data_are_served(server):
         status, text, _ = _get(server, path)
         assert status == 200 and part in text
     assert json.loads(_get(server, "state")[1])["samples"] == 1
-    assert "Accuracy by step" in json.loads(_get(server, "charts")[1])["Accuracy"]
+    assert "Accuracy by step" in json.loads(_get(server, "charts")[1])["Accuracy and reward"]
     assert json.loads(_get(server, "metrics?text=ACC")[1])["count"] == 1
     assert [item["uid"] for item in json.loads(_get(server, "samples?outcome=solved")[1])["items"]] == ["a"]
     assert json.loads(_get(server, "sample?number=0&generation=0")[1])["uid"] == "a"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sdpo.tracking.timing import PhaseTimer
+from sdpo.tracking.timing import PhaseTimer, tokens_per_s
 
 
 class Clock:
@@ -30,6 +30,13 @@ def test_the_next_step_starts_at_zero():
     timer.step_metrics()
     clock.now += 1
     assert timer.step_metrics() == pytest.approx({"timing/step_s": 1.0})
+
+
+def test_a_step_with_a_validation_is_as_fast_as_one_without():
+    step = {"timing/rollout_s": 3.0, "timing/update_s": 1.5, "timing/sync_s": 0.5, "timing/step_s": 5.1}
+    assert tokens_per_s(1000, step) == 200.0
+    aside = {"timing/validate_s": 20.0, "timing/export_s": 5.0, "timing/checkpoint_s": 9.0, "timing/step_s": 39.1}
+    assert tokens_per_s(1000, step | aside) == 200.0
 
 
 def test_a_phase_that_fails_is_still_counted_and_shown():
