@@ -119,9 +119,8 @@ def tiles(summary: Summary) -> list[str]:
 def _training(summary: Summary) -> list[str]:
     if "accuracy" not in summary.training:
         return []
-    first, last = summary.training["accuracy"]
-    reward = _reward(summary.training["reward"][1]) if "reward" in summary.training else []
-    return [_tile("training accuracy", _score(last), *reward, f"from {_score(first)}")]
+    reward = [f"reward {' → '.join(map(_score, summary.training['reward']))}"] if "reward" in summary.training else []
+    return [_tile("training accuracy", _score(summary.training["accuracy"][1]), *reward)]
 
 
 def _reward(value: float | None) -> list[str]:

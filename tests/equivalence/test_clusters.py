@@ -62,6 +62,10 @@ def test_ray_workers_take_the_steps_of_one_process_on_the_same_rollouts(inline, 
     config = _config("cluster=ray", "actor_rollout_ref.rollout.name=hf", f"trainer.n_gpus_per_node={ranks}")
     reports = _two_updates(config, batch)
     assert [r.policy_version for r in reports] == [1, 2]
+    rows = {(row.prompt_uid, row.sample_index) for row in batch.mini_batches[0].rows}
+    for version, report in enumerate(reports):  # lines for tokens.jsonl come with the report of the first rank
+        assert {line["policy_version"] for line in report.tokens} == {version}
+        assert {(line["uid"], line["index"]) for line in report.tokens} <= rows
     for key in ("actor/loss", "actor/grad_norm", "sdpo/divergence", "actor/entropy"):
         assert reports[0].metrics[key] == pytest.approx(expected[0].metrics[key], rel=1e-5), key
         assert reports[1].metrics[key] == pytest.approx(expected[1].metrics[key], rel=5e-3), key

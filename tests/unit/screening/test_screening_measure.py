@@ -81,7 +81,7 @@ def test_the_standard_error_counts_problems_not_answers():
 
 
 def test_where_nothing_was_measured_there_is_no_number():
-    lost = summarize([_group("a", [None, None])], [context_of("both", [])], 1.0)
+    lost = summarize([_group("a", [None, None])], [context_of("as configured", [])], 1.0)
     assert (lost.student, lost.reward) == (None, None)
     (context,) = lost.contexts
     assert (context.gap, context.teacher, context.student, context.reward) == (None, None, None, None)

@@ -145,7 +145,7 @@ for name, accuracy in (("sdpo-a", 0.9), ("grpo-b", 0.6)):
 @pytest.fixture
 def trackio_server(tmp_path):
     """Two runs in a database of their own (Trackio reads its place once, at import), served by the command."""
-    environment = os.environ | {"TRACKIO_DIR": str(tmp_path)}
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}  # the server is killed
     subprocess.run([sys.executable, "-c", LOGGED], env=environment, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -173,7 +173,7 @@ def test_rewards_between_0_and_1_are_seen_wherever_the_accuracy_is(tmp_path):
     assert (found["train accuracy"], found["train reward"]) == ("0.000 → 0.000", "0.220 → 0.280")
     assert (found["held-out avg@4"], found["held-out reward"]) == ("0.000 → 0.000", "0.200 → 0.200")
     page = report(tmp_path)
-    assert "<b>0.000</b><small>reward 0.280, from 0.000</small>" in page
+    assert "<b>0.000</b><small>reward 0.220 → 0.280</small>" in page
     assert "reward 0.200, initial weights" in page and "<h3>Mean reward by step</h3>" in page
 
 
