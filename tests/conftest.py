@@ -69,6 +69,7 @@ def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
 CACHES = {".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "node_modules"}
 SOURCES = {"sdpo", "tests", "docs", "recipes", "examples"}
 EDITED = {".py", ".md", ".yaml", ".toml", ".txt", ".js", ".css", ".html", ".sh", ""}
+LAST_FOOTPRINT = pytest.StashKey[tuple[dict[str, tuple[int, ...]], set[str]]]()
 RUN_LOCK = ".lock"  # of a run folder, held while its run goes on
 
 
@@ -117,10 +118,10 @@ def nothing_is_written_outside_of_temporary_folders(
     """Fails the module whose tests change the checkout, or leave something in the folder they run in."""
     started = Path.cwd()
     os.chdir(own_folder)
-    before, runs_before = footprint(repository)
+    before, runs_before = request.config.stash.get(LAST_FOOTPRINT, None) or footprint(repository)
     yield
     os.chdir(started)
-    after, runs_after = footprint(repository)
+    after, runs_after = request.config.stash[LAST_FOOTPRINT] = footprint(repository)  # the next module's `before`
     runs = tuple(runs_before | runs_after)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     changed = [name for name in changed if not name.startswith(runs)]
