@@ -55,7 +55,7 @@ def why_silent(config: Config, metrics: Metrics) -> str:
     if accuracy >= 1.0:
         return "every answer is right already; take harder problems"
     seen = f"accuracy {accuracy:.3f}, mean reward {metrics.get('train/reward', 0.0):.3f}"
-    if "grpo/zero_advantage_group_frac" in metrics:
+    if "sdpo/signal_frac" not in metrics:
         sdpo = "SDPO (--config-name sdpo) would also learn from the grader's feedback"
         fix = f"take problems of another difficulty or raise actor_rollout_ref.rollout.n; {sdpo}; {_SCREEN}"
         return f"in no group do rewards differ, so that nothing can be compared ({seen}); {fix}"
