@@ -77,7 +77,7 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
         (
             "Learning rates",
             f"accuracy averaged over the time, {_tried_on(comparison)}",
-            ["", "lr: accuracy", "the best of them is"],
+            ["", "lr: accuracy", "the chosen one is"],
             [
                 [row.label, ", ".join(f"{r}: {v:.3f}" for r, v in row.mean_by_learning_rate.items()), row.best_rate_at]
                 for row in comparison.rows
