@@ -1,12 +1,13 @@
 """The records that travel between the parts of the program. Plain data: no tensors, only the standard library.
 
 The life of one problem: a `Prompt` is sampled n times into `Sample`s, each gets a `Grade`; together they are a `Group`.
-The reprompt builder turns a group into one `Reprompt` (or None) per sample, the algorithm turns groups into a
-`TrainBatch`, the actor answers with a `StepReport`.
+The reprompt builder turns a group into one `Reprompt` (or None) per sample, the algorithm turns groups into
+`TrainRow`s, those become the mini-batches of a `TrainBatch`, the actor answers with a `StepReport`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -131,42 +132,152 @@ class Reprompt:
 class MicroBatchShare(NamedTuple):
     """Of the reference's micro-batch that a row would be in, for `loss_normalization=micro_batch`."""
 
-    tokens: int  # response tokens of its rows with a signal
+    tokens: int  # distilled tokens of its rows with a signal
     sequences: int  # rows with a signal
     share: float  # of the step's responses, those without a signal too
 
 
+Span = tuple[int, int]  # half-open range of a row's `token_ids`
+RowKey = tuple[str, int]  # prompt uid, index in the group: names the sample, also when it became several rows
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """A row's policy tokens are pushed up or down by their advantage. One number for all of them, or one per token."""
+
+    advantage: float | Sequence[float]
+    weight: float | Sequence[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """The tokens of `span` are pulled toward what a teacher that has read `context_ids` would say in their place.
+
+    The span lies inside one of the row's; the teacher's context takes the place of everything before it.
+    """
+
+    span: Span
+    context_ids: Sequence[int]  # ends where the span begins: with the generation header, or inside a turn
+    weight: float | Sequence[float] = 1.0  # one number for the span, or one per token
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The row's policy tokens are learned as they are: an expert's, or text to be predicted."""
+
+    weight: float | Sequence[float] = 1.0
+
+
 @dataclass
 class TrainRow:
-    """One response as the actor trains on it. Rows without any signal are never made."""
+    """A token sequence as the engine saw it, and which parts of the loss it carries. Rows without any are never made.
+
+    Example, a prompt [1, 2] answered by [7, 8]: TrainRow("p", 0, [1, 2, 7, 8], ((2, 4),), policy_gradient=...). With a
+    tool result [5] in between two turns of the policy, [7] and [8]: token_ids [1, 2, 7, 5, 8], spans ((2, 3), (4, 5)).
+    """
 
     prompt_uid: str
     sample_index: int
-    prompt_ids: list[int]
-    response_ids: list[int]
-    teacher_prompt_ids: list[int] | None = None  # None: no distillation target, no teacher forward
-    advantage: float | None = None  # None: no policy-gradient term
-    weight: float = 1.0  # multiplies the row's token losses
-    sampler_logprobs: list[float] | None = None
+    token_ids: Sequence[int]  # prompt, responses and tool results in order; never rendered again
+    spans: tuple[Span, ...]  # what the policy wrote, in order; never empty, never at 0: something must predict it
+    sampler_logprobs: Sequence[float] | None = None  # of the policy's tokens, in order
+    policy_gradient: PolicyGradient | None = None
+    distillation: tuple[Distillation, ...] = ()
+    cross_entropy: CrossEntropy | None = None
     micro_batch: MicroBatchShare | None = None  # None: denominators are the step's
+    sequence: int | None = None  # a number that the rows of one sample share; None: it has no other row
+
+    @classmethod
+    def single_turn(
+        cls,
+        prompt_uid: str,
+        sample_index: int,
+        prompt_ids: Sequence[int],
+        response_ids: Sequence[int],
+        teacher_prompt_ids: Sequence[int] | None = None,
+        **fields: Any,
+    ) -> TrainRow:
+        """One prompt, one response. With `teacher_prompt_ids` the whole response is distilled."""
+        token_ids = [*prompt_ids, *response_ids]
+        response = (len(prompt_ids), len(token_ids))
+        if teacher_prompt_ids is not None:
+            fields["distillation"] = (Distillation(response, teacher_prompt_ids),)
+        return cls(prompt_uid, sample_index, token_ids, (response,), **fields)
+
+    @property
+    def key(self) -> RowKey:
+        return self.prompt_uid, self.sample_index
+
+    @property
+    def policy_ids(self) -> list[int]:
+        """What the policy wrote, flat."""
+        return [token for start, stop in self.spans for token in self.token_ids[start:stop]]
+
+    def places_of(self, span: Span) -> range:
+        """Where the tokens of a span are in `policy_ids`. ValueError for one that the policy did not write."""
+        before = 0
+        for start, stop in self.spans:
+            if start <= span[0] < span[1] <= stop:
+                return range(before + span[0] - start, before + span[1] - start)
+            before += stop - start
+        raise ValueError(f"sample {self.prompt_uid}/{self.sample_index}: span {span} is in none of {self.spans}")
+
+    def tokens_of(self, component: str) -> int:
+        """Tokens that a component of the loss is about; 0: the row does not carry it."""
+        if component == "distillation":
+            return sum(stop - start for start, stop in (part.span for part in self.distillation))
+        carried = component == "all" or getattr(self, component) is not None
+        return sum(stop - start for start, stop in self.spans) if carried else 0
+
+
+# Of the loss; each has its own denominators. "all" is every policy token of every row.
+COMPONENTS = ("policy_gradient", "distillation", "cross_entropy")
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """Of one component in one optimizer step, over all ranks and micro-batches.
+
+    A sample is one sequence, however many rows it became; `lengths` says how many tokens those have, by number."""
+
+    component: str  # the one whose tokens were counted, or "all"
+    tokens: int  # of `token-mean`
+    sequences: int  # of the `seq-mean-*` modes
+    lengths: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class MiniBatch:
-    """The rows of one optimizer step, over all ranks, with the denominators that make the loss independent of how they
-    are split into micro-batches and ranks (algorithm page, "Aggregation")."""
+    """The rows of one optimizer step, over all ranks."""
 
     rows: list[TrainRow]
 
-    @property
-    def tokens(self) -> int:
-        """Response tokens of all rows: the denominator of `token-mean`."""
-        return sum(len(row.response_ids) for row in self.rows)
+    def denominators(self, together: bool = False) -> dict[str, Denominators]:
+        """By component, and of "all". They make the loss independent of how rows are split into micro-batches and
+        ranks (algorithm page, "From tokens to the loss"). together: every component divides by those of all."""
+        own = {component: self._denominators(component) for component in (*COMPONENTS, "all")}
+        return dict.fromkeys(own, own["all"]) if together else own
 
-    @property
-    def sequences(self) -> int:
-        """Rows: the denominator of the `seq-mean-*` modes."""
-        return len(self.rows)
+    def _denominators(self, component: str) -> Denominators:
+        lengths: dict[int, int] = {}
+        tokens = alone = 0
+        for row in self.rows:
+            count = row.tokens_of(component)
+            tokens += count
+            if row.sequence is None:
+                alone += bool(count)
+            elif count:
+                lengths[row.sequence] = lengths.get(row.sequence, 0) + count
+        return Denominators(component, tokens, alone + len(lengths), lengths)
+
+
+@dataclass
+class RoutedRows:
+    """What an algorithm makes of a rollout batch: which samples are trained on, with which components."""
+
+    rows: list[list[TrainRow]]  # one list per group, in the order of the groups; empty: nothing to learn from it
+    metrics: dict[str, float] = field(default_factory=dict)
+    reprompts: dict[RowKey, Reprompt] = field(default_factory=dict)  # for the log
 
 
 @dataclass
@@ -175,9 +286,7 @@ class TrainBatch:
 
     mini_batches: list[MiniBatch]
     metrics: dict[str, float] = field(default_factory=dict)
-    reprompts: dict[tuple[str, int], Reprompt] = field(
-        default_factory=dict
-    )  # by (prompt uid, sample index), for the log
+    reprompts: dict[RowKey, Reprompt] = field(default_factory=dict)  # for the log
 
 
 @dataclass

@@ -73,7 +73,7 @@ class Trainer:
     def _time_parts(self) -> None:
         wrap = self.clock.wrap
         wrap(self.actor.student, "scores", "student forward")
-        wrap(self.actor.algorithm, "loss", "heads, loss and its gradient")
+        wrap(self.actor, "loss", "heads, loss and its gradient")
         wrap(self.actor.optimizer, "step", "optimizer")
         if self.actor.teacher is not None:
             wrap(self.actor.teacher, "scores", "teacher forward")
@@ -113,11 +113,13 @@ class Trainer:
 
     def update(self, groups: list) -> dict[str, int]:
         """Trains on the groups; returns the tokens that each part of the step has read."""
+        from sdpo.algorithms.rows import train_batch
         from sdpo.tokens.partition import side_tokens
         from sdpo.workers.actor import split_over_ranks
 
         with self.clock("batch"):
-            batch = self.algorithm.build_batch(groups, self.steps)
+            routed = self.algorithm.route(groups, self.steps)
+            batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
             shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1)
         self.actor.update(shares[0])
         passes = [side_tokens(chunk.rows) for share in shares[0] for chunk in share.chunks]

@@ -6,20 +6,10 @@ Everything else is shared with SDPO: sampling, grading, rows, denominators, temp
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
 
-from sdpo.algorithms.importance import rollout_importance
-from sdpo.algorithms.policy import loss_temperature, policy_terms
-from sdpo.algorithms.reduce import metric_sums
-from sdpo.algorithms.rows import fraction, split_into_steps, usable
-from sdpo.algorithms.scores import LossOutput, ResponseScores, Scores, TokenBatch
+from sdpo.algorithms.rows import REWARD_TOLERANCE, fraction, row_of, usable
 from sdpo.config.schema import Config
-from sdpo.records import Group, TrainBatch, TrainRow
-
-if TYPE_CHECKING:
-    import torch
-
-REWARD_TOLERANCE = 1e-9  # rewards closer than this are equal: ten of ten tests may sum to 0.9999999999999999
+from sdpo.records import Group, PolicyGradient, RoutedRows
 
 
 def group_advantages(
@@ -65,121 +55,38 @@ def _verl_advantages(rewards: list[float], owner: list[int], divide_by_std: bool
     return advantages[:, 0].tolist()
 
 
+def advantages_of(groups: list[Group], divide_by_std: bool) -> list[dict[int, float]]:
+    """For each group the advantages of its usable samples, by index. A group is a prompt at its place in the batch."""
+    kept = [[sample for sample in group.samples if usable(sample)] for group in groups]
+    owners = [number for number, samples in enumerate(kept) for _ in samples]
+    rewards = [sample.grade.reward for samples in kept for sample in samples]
+    advantages = iter(group_advantages(rewards, owners, divide_by_std))
+    return [{sample.index: next(advantages) for sample in samples} for samples in kept]
+
+
+def constant_group_frac(advantages: list[dict[int, float]]) -> float:
+    """Share of the groups with a usable sample whose advantages are all 0."""
+    graded = [own for own in advantages if own]
+    return fraction(sum(not any(own.values()) for own in graded), len(graded))
+
+
 class Grpo:
-    """Group Relative Policy Optimization with PPO's clip and dual clip."""
+    """Every usable sample of a group whose rewards differ is pushed by its advantage."""
 
-    needs_teacher = False
-
-    def __init__(self, config: Config, reprompts: object | None = None) -> None:
-        self.actor = config.actor_rollout_ref.actor
-        self.temperature = loss_temperature(config.actor_rollout_ref.rollout.temperature)
-        self.correction = config.algorithm.rollout_correction
+    def __init__(self, config: Config, reprompts: object) -> None:
+        self.config = config
         self.divide_by_std = config.algorithm.norm_adv_by_std_in_grpo
 
     def describe(self) -> str:
         scale = "divided by the group's standard deviation" if self.divide_by_std else "not scaled"
-        return f"GRPO, advantages {scale}, {self.actor.loss_agg_mode}"
+        return f"GRPO, advantages {scale}, {self.config.actor_rollout_ref.actor.loss_agg_mode}"
 
-    def needs_old_log_probs(self, num_optimizer_steps: int) -> bool:
-        return num_optimizer_steps > 1
-
-    # -- on the controller ---------------------------------------------------------------------------------------------
-
-    def build_batch(self, groups: list[Group], step: int) -> TrainBatch:
-        """Rows are the usable samples of groups whose rewards differ; a group is a prompt at its place in the batch."""
-        kept = [[sample for sample in group.samples if usable(sample)] for group in groups]
-        rewards = [sample.grade.reward for samples in kept for sample in samples]
-        owners = [number for number, samples in enumerate(kept) for _ in samples]
-        advantages = iter(group_advantages(rewards, owners, self.divide_by_std))
-        rows: list[list[TrainRow]] = []
-        constant = 0
-        for group, samples in zip(groups, kept, strict=True):
-            own = [next(advantages) for _ in samples]
-            mixed = any(own)
-            constant += bool(samples) and not mixed
-            pairs = zip(samples, own, strict=True) if mixed else ()
-            rows.append(
-                [
-                    TrainRow(
-                        prompt_uid=group.prompt.uid,
-                        sample_index=sample.index,
-                        prompt_ids=sample.prompt_ids,
-                        response_ids=sample.response_ids,
-                        advantage=advantage,
-                        sampler_logprobs=sample.sampler_logprobs,
-                    )
-                    for sample, advantage in pairs
-                ]
-            )
-        mini_batches, empty = split_into_steps(rows, self.actor.ppo_mini_batch_size)
-        metrics = {
-            "grpo/zero_advantage_group_frac": fraction(constant, sum(bool(samples) for samples in kept)),
-            "grpo/empty_mini_batches": float(empty),
-        }
-        return TrainBatch(mini_batches, metrics)
-
-    # -- in the worker -------------------------------------------------------------------------------------------------
-
-    def loss(self, student: ResponseScores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
-        """verl's clipped loss over the padded micro-batch, times the weights of rows and of the rollout correction."""
-        from verl.trainer.ppo.core_algos import agg_loss, compute_policy_loss_vanilla
-
-        if batch.advantages is None:
-            raise ValueError("GRPO's loss needs an advantage for every row")
-        coeff = self.actor.entropy_coeff
-        log_prob, entropy = policy_terms(student, batch.response_ids, self.temperature, entropy_gradient=coeff != 0)
-        rollout = rollout_importance(log_prob, batch, self.correction)
-        old = log_prob.detach() if batch.old_log_probs is None else batch.old_log_probs
-        pad, config = _Padding(batch), self._verl_config(batch)
-        mask = pad(log_prob.new_ones(log_prob.shape))
-        loss, statistics = compute_policy_loss_vanilla(
-            old_log_prob=pad(old),
-            log_prob=pad(log_prob),
-            advantages=pad(batch.advantages.to(log_prob.dtype)[batch.row]),
-            response_mask=mask,
-            loss_agg_mode=self.actor.loss_agg_mode,
-            config=config,
-            rollout_is_weights=pad(rollout.weight * batch.weights.to(log_prob.dtype)[batch.row]),
-        )
-        if coeff:
-            bonus = agg_loss(pad(entropy), mask, self.actor.loss_agg_mode, **config.global_batch_info)
-            loss = loss - coeff * bonus
-        count = float(log_prob.numel())
-        metrics = {name: (value * count, count) for name, value in statistics.items() if count}
-        return LossOutput(loss, metrics | metric_sums({"actor/entropy": entropy, **rollout.values}))
-
-    def _verl_config(self, batch: TokenBatch) -> Any:
-        from verl.workers.config import ActorConfig
-
-        return ActorConfig(
-            strategy=self.actor.strategy,
-            rollout_n=1,
-            use_dynamic_bsz=True,
-            clip_ratio=self.actor.clip_ratio,
-            clip_ratio_low=self.actor.clip_ratio_low,
-            clip_ratio_high=self.actor.clip_ratio_high,
-            clip_ratio_c=self.actor.clip_ratio_c,
-            loss_agg_mode=self.actor.loss_agg_mode,
-            global_batch_info={
-                "dp_size": 1,  # micro-batches and ranks are added up, not averaged
-                "batch_num_tokens": max(batch.tokens, 1),
-                "global_batch_size": max(batch.sequences, 1),
-                "loss_scale_factor": batch.max_response_length,
-            },
-        )
-
-
-class _Padding:
-    """[N] -> [R, longest], zeros behind each row."""
-
-    def __init__(self, batch: TokenBatch) -> None:
-        import torch
-
-        lengths = batch.row_lengths
-        self.shape = (lengths.shape[0], int(lengths.max()) if lengths.numel() else 0)
-        starts = lengths.cumsum(0) - lengths
-        self.row = batch.row
-        self.column = torch.arange(batch.row.shape[0], device=batch.row.device) - starts[batch.row]
-
-    def __call__(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat.new_zeros(self.shape).index_put((self.row, self.column), flat)
+    def route(self, groups: list[Group], step: int) -> RoutedRows:
+        advantages = advantages_of(groups, self.divide_by_std)
+        rows = [
+            [row_of(s, policy_gradient=PolicyGradient(own[s.index])) for s in group.samples if s.index in own]
+            if any(own.values())
+            else []
+            for group, own in zip(groups, advantages, strict=True)
+        ]
+        return RoutedRows(rows, {"grpo/zero_advantage_group_frac": constant_group_frac(advantages)})

@@ -16,16 +16,16 @@ LINEAR_COST = 24576  # of a token, beside the square of the length: verl's estim
 
 
 def set_shares(groups: Sequence[Group], rows: Sequence[Sequence[TrainRow]], actor: ActorConfig) -> None:
-    """Sets `micro_batch` of all rows; `rows` holds one list per group."""
+    """Sets `micro_batch` of all distilled rows; `rows` holds one list per group."""
     for start in range(0, len(groups), actor.ppo_mini_batch_size):
         step = range(start, min(start + actor.ppo_mini_batch_size, len(groups)))
         samples = [(place, sample) for place in step for sample in groups[place].samples]
-        trained = {(place, row.sample_index): row for place in step for row in rows[place]}
+        trained = {(place, row.sample_index): row for place in step for row in rows[place] if row.distillation}
         lengths = [len(sample.prompt_ids) + len(sample.response_ids) for _, sample in samples]
         for part in _micro_batches(lengths, actor):
             keys = [(samples[i][0], samples[i][1].index) for i in part]
             own = [trained[key] for key in keys if key in trained]
-            tokens = sum(len(row.response_ids) for row in own)
+            tokens = sum(row.tokens_of("distillation") for row in own)
             for row in own:
                 row.micro_batch = MicroBatchShare(tokens, len(own), len(part) / len(samples))
 

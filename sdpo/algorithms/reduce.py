@@ -16,7 +16,7 @@ LENGTH_EPSILON = 1e-8  # added to the length of a row in seq-mean-token-mean, as
 
 
 def token_weights(batch: TokenBatch, mode: str, normalization: str, dtype: torch.dtype) -> torch.Tensor:
-    """[N] in `dtype`, row weights included.
+    """[N] in `dtype`, the batch's own weights included.
 
     | mode | weight of a token of a row with n tokens |
     |---|---|
@@ -26,15 +26,16 @@ def token_weights(batch: TokenBatch, mode: str, normalization: str, dtype: torch
     | seq-mean-token-sum-norm | 1 / max_response_length (a plain sum over rows, in spite of its name) |
 
     normalization="micro_batch" takes the denominators of the reference's micro-batches and multiplies by their share of
-    the step's responses (`micro_batch_shares`).
+    the step's responses (`micro_batch_shares`). The other two are a choice of denominators (`MiniBatch.denominators`).
     """
-    weights = batch.weights.to(dtype)[batch.row]
-    if normalization == "global":
+    weights = batch.weights.to(dtype)
+    if normalization in ("component", "all"):
         tokens, sequences, share = max(batch.tokens, 1), max(batch.sequences, 1), 1.0
     elif normalization == "micro_batch":
         tokens, sequences, share = _of_micro_batches(batch).to(dtype)[batch.row].unbind(-1)
     else:
-        raise ConfigError(problem("self_distillation.loss_normalization", normalization, "global or micro_batch"))
+        allowed = "component, all or micro_batch"
+        raise ConfigError(problem("self_distillation.loss_normalization", normalization, allowed))
     if mode == "token-mean":
         return weights * (share / tokens)
     if mode == "seq-mean-token-mean":

@@ -1,20 +1,57 @@
-"""Name -> algorithm. The only place in the program that asks which one is running."""
+"""What each algorithm is, as plain data. The only place in the program that names one; loads no torch.
+
+Limits, validation, runs and reports read descriptors; `build_algorithm` imports the class behind `implementation`.
+"""
 
 from __future__ import annotations
 
-from sdpo.algorithms.grpo import Grpo
-from sdpo.algorithms.scores import Algorithm
-from sdpo.algorithms.sdpo import RepromptSource, Sdpo
-from sdpo.config.schema import Config
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from sdpo.errors import ConfigError, problem
 
-ALGORITHMS = {"sdpo": Sdpo, "vanilla": Grpo}
+if TYPE_CHECKING:
+    from sdpo.algorithms.scores import Algorithm
+    from sdpo.config.schema import Config
 
 
-def build_algorithm(config: Config, reprompt_builder: RepromptSource | None) -> Algorithm:
-    """By `actor_rollout_ref.actor.policy_loss.loss_mode`. Workers pass no builder and use only `loss`."""
-    mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
+@dataclass(frozen=True)
+class Descriptor:
+    """`components`: of the loss (`records.COMPONENTS`) that its rows may carry."""
+
+    name: str  # value of actor_rollout_ref.actor.policy_loss.loss_mode
+    label: str  # for people
+    components: tuple[str, ...]
+    implementation: str  # module:class, made with (config, reprompt builder)
+    compares_group: bool  # does a reward say nothing without the others of its group
+
+    @property
+    def needs_teacher(self) -> bool:
+        return "distillation" in self.components
+
+
+ALGORITHMS = {
+    descriptor.name: descriptor
+    for descriptor in (
+        Descriptor("sdpo", "SDPO", ("distillation",), "sdpo.algorithms.sdpo:Sdpo", compares_group=False),
+        Descriptor("vanilla", "GRPO", ("policy_gradient",), "sdpo.algorithms.grpo:Grpo", compares_group=True),
+        Descriptor(
+            "srpo", "SRPO", ("distillation", "policy_gradient"), "sdpo.algorithms.srpo:Srpo", compares_group=False
+        ),
+    )
+}
+
+
+def descriptor_of(config: Config) -> Descriptor:
+    """Of the algorithm that the configuration names. Raises ConfigError when there is none of that name."""
+    field, mode = "actor_rollout_ref.actor.policy_loss.loss_mode", config.actor_rollout_ref.actor.policy_loss.loss_mode
     if mode not in ALGORITHMS:
-        field = "actor_rollout_ref.actor.policy_loss.loss_mode"
-        raise ConfigError(problem(field, mode, " or ".join(ALGORITHMS), "vanilla is GRPO"))
-    return ALGORITHMS[mode](config, reprompt_builder)
+        raise ConfigError(problem(field, mode, " | ".join(ALGORITHMS), "vanilla is GRPO"))
+    return ALGORITHMS[mode]
+
+
+def build_algorithm(config: Config, reprompts: object) -> Algorithm:
+    """`reprompts`: the controller's reprompt builder."""
+    module, _, name = descriptor_of(config).implementation.partition(":")
+    return getattr(importlib.import_module(module), name)(config, reprompts)

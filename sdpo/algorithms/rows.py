@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from sdpo.records import Group, MiniBatch, Sample, TrainRow
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from sdpo.algorithms.micro_batch_shares import set_shares
+from sdpo.config.schema import ActorConfig
+from sdpo.records import Group, MiniBatch, RoutedRows, Sample, TrainBatch, TrainRow
+
+REWARD_TOLERANCE = 1e-9  # rewards closer than this are equal: ten tests of weight 0.1 sum to 0.9999999999999999
 
 
 def usable(sample: Sample) -> bool:
@@ -11,15 +20,63 @@ def usable(sample: Sample) -> bool:
     return graded and sample.finish_reason != "abort" and bool(sample.response_ids)
 
 
-def split_into_steps(rows: list[list[TrainRow]], prompts_per_step: int) -> tuple[list[MiniBatch], int]:
-    """One list of rows per group, in order -> mini-batches of `prompts_per_step` groups, and how many were empty.
+def is_success(sample: Sample, threshold: float) -> bool:
+    """Graded, and its reward reaches the threshold."""
+    grade = sample.grade
+    return (
+        grade is not None and grade.graded and grade.reward is not None and grade.reward >= threshold - REWARD_TOLERANCE
+    )
+
+
+def row_of(sample: Sample, **components: Any) -> TrainRow:
+    """The row of an answer to a single prompt; `components` as in `TrainRow.single_turn`."""
+    ids = sample.prompt_ids, sample.response_ids
+    logprobs = sample.sampler_logprobs
+    return TrainRow.single_turn(sample.prompt_uid, sample.index, *ids, sampler_logprobs=logprobs, **components)
+
+
+def train_batch(groups: list[Group], routed: RoutedRows, actor: ActorConfig) -> TrainBatch:
+    """Mini-batches of `ppo_mini_batch_size` groups. One in which no row has any weight is left out and counted.
 
     Groups without rows keep their place, so that a prompt's mini-batch does not depend on its neighbours' rewards.
     """
-    steps = [rows[start : start + prompts_per_step] for start in range(0, len(rows), prompts_per_step)]
-    batches = [MiniBatch([row for group in step for row in group]) for step in steps]
-    filled = [batch for batch in batches if batch.rows]
-    return filled, len(batches) - len(filled)
+    prompts_per_step = actor.ppo_mini_batch_size
+    _number_split_samples(routed.rows)
+    if actor.self_distillation.loss_normalization == "micro_batch":
+        set_shares(groups, routed.rows, actor)
+    starts = range(0, len(routed.rows), prompts_per_step)
+    batches = [MiniBatch([row for rows in routed.rows[at : at + prompts_per_step] for row in rows]) for at in starts]
+    filled = [batch for batch in batches if any(map(weighted, batch.rows))]
+    metrics = routed.metrics | {"actor/empty_mini_batches": float(len(batches) - len(filled))}
+    return TrainBatch(filled, metrics, routed.reprompts)
+
+
+def _number_split_samples(groups: list[list[TrainRow]]) -> None:
+    """Rows of one sample are one sequence. The same prompt may be there twice: a number, not its name, tells."""
+    numbers = itertools.count()
+    for rows in groups:
+        several = {key: next(numbers) for key, count in Counter(row.key for row in rows).items() if count > 1}
+        for row in rows:
+            row.sequence = several.get(row.key)
+
+
+def weighted(row: TrainRow) -> TrainRow | None:
+    """The row without components whose weights are all zero; None when no other is left: no forward pass is spent on
+    it. It stays in the denominators of its mini-batch."""
+    left = replace(
+        row,
+        policy_gradient=row.policy_gradient if _counts(row.policy_gradient) else None,
+        distillation=tuple(part for part in row.distillation if _counts(part)),
+        cross_entropy=row.cross_entropy if _counts(row.cross_entropy) else None,
+    )
+    return left if left.policy_gradient or left.distillation or left.cross_entropy else None
+
+
+def _counts(component: object | None) -> bool:
+    if component is None:
+        return False
+    weight = component.weight
+    return bool(weight) if isinstance(weight, (int, float)) else any(weight)
 
 
 def usable_samples(groups: list[Group]) -> int:

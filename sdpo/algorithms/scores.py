@@ -15,7 +15,7 @@ from sdpo.algorithms.head import head_product, wide
 from sdpo.errors import ModelError, problem
 
 if TYPE_CHECKING:
-    from sdpo.records import Group, TrainBatch
+    from sdpo.records import Group, RoutedRows
 
 ALL = slice(None)
 IMPOSSIBLE = -1e30  # a logit of -inf, so that its probability of 0 times its logit is 0
@@ -106,31 +106,50 @@ class InterpolatedScores:
 
 @dataclass
 class TokenBatch:
-    """The N response tokens of the R rows in one micro-batch, with the denominators of the whole optimizer step.
+    """N policy tokens of the R rows in one micro-batch, with the denominators of the whole optimizer step: all of them,
+    or those that one component of the loss is about.
 
     Log-probabilities are natural logs at the rollout temperature. `tokens` and `sequences` count all micro-batches and
     all ranks, so that losses and gradients of micro-batches simply add up. A rank with nothing to do passes N = R = 0.
 
     Example, two rows "a b c" and "d" of a step that has a third row of two tokens elsewhere:
-    response_ids [a, b, c, d], row [0, 0, 0, 1], row_lengths [3, 1], weights [1, 1], tokens 6, sequences 3.
+    response_ids [a, b, c, d], row [0, 0, 0, 1], row_lengths [3, 1], weights [1, 1, 1, 1], tokens 6, sequences 3.
     """
 
     response_ids: torch.Tensor  # [N] int64
     row: torch.Tensor  # [N] int64, values in [0, R)
-    row_lengths: torch.Tensor  # [R] int64, response tokens of each row
-    weights: torch.Tensor  # [R] float, multiplies the row's token losses (not the denominators)
+    row_lengths: torch.Tensor  # [R] int64, tokens of the row's sequence; also those in other rows of the same sample
+    weights: torch.Tensor  # [N] float, multiplies the token losses (not the denominators)
     tokens: int  # denominator of token-mean
     sequences: int  # denominator of the seq-mean modes
     max_response_length: int  # tokens; normaliser of seq-mean-token-sum-norm
     old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current
     sampler_log_probs: torch.Tensor | None = None  # [N] float32, from the inference engine; None: not recorded
-    advantages: torch.Tensor | None = None  # [R] float32
+    advantages: torch.Tensor | None = None  # [N] float32
     micro_batches: torch.Tensor | None = None  # [R, 3] float64, each row's `MicroBatchShare`; None: all rows are of one
+    places: torch.Tensor | None = None  # [N] int64, where they are among all policy tokens; None: those are all
 
     def part(self, tokens: slice) -> TokenBatch:
         """Some of the N tokens; rows and denominators stay."""
         chosen = {name: getattr(self, name) for name in ("response_ids", "row", "old_log_probs", "sampler_log_probs")}
         return replace(self, **{name: value[tokens] for name, value in chosen.items() if value is not None})
+
+    def of(self, student: ResponseScores) -> ResponseScores:
+        """The scores of these tokens, given those of all policy tokens."""
+        if self.places is None:
+            return student
+        return replace(student, hidden=student.hidden.index_select(0, self.places))
+
+
+@dataclass
+class LossBatch:
+    """What the loss needs to know about one micro-batch: all its policy tokens, and those of each component that any
+    row carries. The teacher scores the tokens of `distillation`, in that order."""
+
+    all: TokenBatch
+    policy_gradient: TokenBatch | None = None
+    distillation: TokenBatch | None = None
+    cross_entropy: TokenBatch | None = None
 
 
 @dataclass
@@ -147,23 +166,12 @@ class LossOutput:
 
 
 class Algorithm(Protocol):
-    """One algorithm: text and tokens on the controller (`build_batch`), tensors in the worker (`loss`)."""
-
-    needs_teacher: bool  # does `loss` want teacher scores
+    """One algorithm, on the controller: which samples are trained on, and with which components of the loss."""
 
     def describe(self) -> str:
         """One line for the log: what is optimised."""
         ...
 
-    def needs_old_log_probs(self, num_optimizer_steps: int) -> bool:
-        """Whether `TokenBatch.old_log_probs` must be computed when one rollout batch makes that many optimizer steps.
-        With a single step the old policy is the current one and no forward pass is spent on it."""
-        ...
-
-    def build_batch(self, groups: list[Group], step: int) -> TrainBatch:
-        """Graded groups of one rollout batch -> mini-batches of rows that carry a signal."""
-        ...
-
-    def loss(self, student: ResponseScores, teacher: Scores | None, batch: TokenBatch) -> LossOutput:
-        """Loss of one micro-batch; an empty one gives 0 with a graph, so that every rank can join the backward."""
+    def route(self, groups: list[Group], step: int) -> RoutedRows:
+        """Graded groups of one rollout batch -> rows with their components."""
         ...

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from sdpo.algorithms.scores import ResponseScores, TokenBatch
-from sdpo.algorithms.sdpo import Sdpo
 from sdpo.config.schema import Config, SelfDistillationConfig
 from sdpo.errors import DataError, SdpoError, problem
+from sdpo.losses.distillation import DistillationLoss
 
 TOLERANCE = 1e-9
 
@@ -118,7 +118,7 @@ class Inputs:
             response_ids=self.labels[self.chosen],
             row=torch.repeat_interleave(torch.arange(lengths.numel()), lengths),
             row_lengths=lengths,
-            weights=torch.ones(lengths.numel(), dtype=torch.float64),
+            weights=torch.ones(int(lengths.sum()), dtype=torch.float64),
             tokens=int(lengths.sum()),
             sequences=lengths.numel(),
             max_response_length=self.chosen.shape[1],
@@ -126,7 +126,7 @@ class Inputs:
         )
 
 
-def _algorithm(expected: dict[str, Any]) -> Sdpo:
+def _loss(expected: dict[str, Any]) -> DistillationLoss:
     mode = expected["mode"]
     if mode not in ("full", "topk", "token"):
         raise DataError(problem("mode", mode, "full, topk or token"))
@@ -141,11 +141,10 @@ def _algorithm(expected: dict[str, Any]) -> Sdpo:
         support=expected.get("support", "student"),
         is_clip=expected.get("is_clip"),
         divergence_clip=None,
-        loss_normalization="global",
     )
     config.actor_rollout_ref.rollout.temperature = float(expected.get("temperature", 1.0))
     config.algorithm.rollout_correction.rollout_is = None  # the recorded cases know no sampler
-    return Sdpo(config)
+    return DistillationLoss(config)
 
 
 def evaluate(
@@ -156,7 +155,7 @@ def evaluate(
     width = logits.shape[-1]
     student = ResponseScores(logits[inputs.chosen], head, None, width)
     teacher = ResponseScores(inputs.teacher[inputs.chosen], head, None, width)
-    loss = _algorithm(expected).loss(student, teacher, inputs.batch()).loss
+    loss = _loss(expected)(student, teacher, inputs.batch()).loss
     return loss.detach(), torch.autograd.grad(loss, logits)[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sdpo.algorithms.registry import ALGORITHMS
 from sdpo.config import parsers
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -20,10 +21,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster": ("ray", "inline"),
     f"{_MODEL}.attn_implementation": ("eager", "sdpa", "flash_attention_2"),
     f"{_ACTOR}.strategy": ("fsdp2",),
-    f"{_ACTOR}.policy_loss.loss_mode": ("sdpo", "vanilla"),
+    f"{_ACTOR}.policy_loss.loss_mode": tuple(ALGORITHMS),
     f"{_ACTOR}.loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
     f"{_DISTILL}.support": ("student", "teacher", "union"),
-    f"{_DISTILL}.loss_normalization": ("global", "micro_batch"),
+    f"{_DISTILL}.loss_normalization": ("component", "all", "micro_batch"),
     f"{_DISTILL}.teacher_regularization": ("ema", "trust-region", "frozen", "live"),
     f"{_DISTILL}.teacher_update_interval": ("batch", "optimizer_step"),
     f"{_DISTILL}.teacher_master_dtype": ("float32", "bfloat16"),

@@ -79,7 +79,7 @@ class SelfDistillationConfig:
     support: str = "student"  # whose top-k: student | teacher | union
     is_clip: float | None = 2.0  # cap of the importance weight p/p_old; null: no weight
     divergence_clip: float | None = None  # cap of a token's divergence; null: none
-    loss_normalization: str = "global"  # global | micro_batch (the latter only to reproduce others' numbers)
+    loss_normalization: str = "component"  # what each component of the loss divides by: its own tokens of the optimizer step | all trained tokens | micro_batch (its own of the micro-batch, only to reproduce others' numbers)
     teacher_regularization: str = "ema"  # ema | trust-region | frozen | live
     teacher_update_rate: float = 0.05  # tau: EMA step, or weight of the student in the trust region
     teacher_update_interval: str = "batch"  # the EMA step comes once after a rollout batch, or after each optimizer_step of it
@@ -100,7 +100,7 @@ class SelfDistillationConfig:
 
 @dataclass
 class PolicyLossConfig:
-    loss_mode: str = "sdpo"  # sdpo | vanilla (GRPO's clipped policy gradient)
+    loss_mode: str = "sdpo"  # the algorithm: sdpo | vanilla (GRPO's clipped policy gradient) | srpo (both, routed)
 
 
 @dataclass

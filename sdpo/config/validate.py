@@ -8,6 +8,7 @@ import logging
 import math
 import re
 
+from sdpo.algorithms.registry import descriptor_of
 from sdpo.config import fields, files, limits
 from sdpo.config.schema import Config, SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
@@ -58,10 +59,6 @@ def _refuse(field: str, got: object, allowed: str, fix: str = "") -> ConfigError
     return ConfigError(problem(field, got, allowed, fix))
 
 
-def _is_sdpo(config: Config) -> bool:
-    return config.actor_rollout_ref.actor.policy_loss.loss_mode == "sdpo"
-
-
 def _check_single_values(config: Config) -> None:
     for key in limits.limited_keys():
         value = fields.get(config, key)
@@ -80,7 +77,7 @@ def _nearest_choice(key: str, value: object) -> str:
 
 
 def _check_distillation(config: Config) -> None:
-    if not _is_sdpo(config):
+    if not descriptor_of(config).needs_teacher:
         return
     settings = config.actor_rollout_ref.actor.self_distillation
     if not settings.full_logit_distillation and settings.alpha != 1:
@@ -139,16 +136,16 @@ def _check_teacher_dtype(config: Config) -> None:
 
 
 def _check_policy_gradient(config: Config) -> None:
-    actor = config.actor_rollout_ref.actor
+    actor, descriptor = config.actor_rollout_ref.actor, descriptor_of(config)
     if actor.use_kl_loss:
         fix = "the clip ratios, and SDPO's teacher, keep the policy near; set it to false"
         raise _refuse(f"{_ACTOR}.use_kl_loss", True, "false: there is no reference-policy penalty", fix)
     if config.algorithm.use_kl_in_reward:
         allowed = "false: rewards are the grader's alone"
         raise _refuse("algorithm.use_kl_in_reward", True, allowed, "set it to false")
-    if not _is_sdpo(config) and config.actor_rollout_ref.rollout.n < 2:
-        fix = "one response has no group to compare with"
-        raise _refuse(f"{_ROLLOUT}.n", config.actor_rollout_ref.rollout.n, "at least 2 with loss_mode=vanilla", fix)
+    if descriptor.compares_group and config.actor_rollout_ref.rollout.n < 2:
+        allowed = f"at least 2 with loss_mode={descriptor.name}"
+        raise _refuse(f"{_ROLLOUT}.n", 1, allowed, "one response has no group to compare with")
     low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
     if low >= 1:
         raise _refuse(f"{_ACTOR}.clip_ratio_low", low, "a number in (0, 1)", "the probability ratio is never below 0")
@@ -164,7 +161,7 @@ def _check_lengths(config: Config) -> None:
         sum_ = f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length}"
         raise _refuse(f"{_ROLLOUT}.max_model_len", limit, f"at least {needed} ({sum_})", "raise it or set it to null")
     reprompt = config.actor_rollout_ref.actor.self_distillation.max_reprompt_len
-    if _is_sdpo(config) and reprompt < data.max_prompt_length:
+    if descriptor_of(config).needs_teacher and reprompt < data.max_prompt_length:
         allowed = f"at least data.max_prompt_length={data.max_prompt_length}"
         fix = "the teacher's prompt holds the whole problem and what is told about it"
         raise _refuse(f"{_DISTILL}.max_reprompt_len", reprompt, allowed, fix)
@@ -226,7 +223,7 @@ def _check_rollout(config: Config) -> None:
 
 
 def _check_teacher_placement(config: Config) -> None:
-    if not _is_sdpo(config) or config.actor_rollout_ref.ref.placement == "colocated":
+    if not descriptor_of(config).needs_teacher or config.actor_rollout_ref.ref.placement == "colocated":
         return
     settings = config.actor_rollout_ref.actor.self_distillation
     field, fix = "actor_rollout_ref.ref.placement", "use colocated"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sdpo.algorithms.registry import descriptor_of
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError, problem
 
@@ -37,7 +38,7 @@ def run_lengths(config: Config) -> tuple[int, int]:
     """Tokens of the longest row: of all that are scored, and of what the engine is made for."""
     data, parts = config.data, config.actor_rollout_ref
     sampled = parts.rollout.max_model_len or data.max_prompt_length + data.max_response_length
-    if parts.actor.policy_loss.loss_mode != "sdpo":
+    if not descriptor_of(config).needs_teacher:
         return sampled, sampled
     return max(sampled, parts.actor.self_distillation.max_reprompt_len + data.max_response_length), sampled
 

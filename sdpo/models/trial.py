@@ -17,7 +17,7 @@ from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import FIELD, first_line
 from sdpo.models.tree_attention import NAMES
-from sdpo.tokens.packing import pack_side
+from sdpo.tokens.packing import pack_responses
 
 TOLERANCE = 1e-4  # nats, in float32; and a hundred thousandth of a log-prob, which may be large
 PROMPT, RESPONSES = 5, (7, 4)  # tokens; of unequal length, behind the same prompt
@@ -62,7 +62,7 @@ def _own(module: PolicyModule, row: list[int]) -> torch.Tensor:
 def _difference(
     module: PolicyModule, wanted: torch.Tensor, prompt: list[int], responses: list[list[int]]
 ) -> str | None:
-    side = pack_side([prompt] * len(responses), responses, padded=module.why_padded is not None)
+    side = pack_responses([prompt] * len(responses), responses, padded=module.why_padded is not None)
     try:
         found = module.scores(side).logits().log_softmax(-1)
     except Exception as error:  # as above

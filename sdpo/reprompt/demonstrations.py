@@ -5,21 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from sdpo.algorithms.rows import is_success
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
 from sdpo.records import Group, Sample
 from sdpo.tokens.think import strip_think
 
-REWARD_TOLERANCE = 1e-9  # ten tests of weight 0.1 sum to 0.9999999999999999
 CHOICES = ("first", "random", "shortest")
-
-
-def is_success(sample: Sample, threshold: float) -> bool:
-    """Graded, and its reward reaches the threshold."""
-    grade = sample.grade
-    return (
-        grade is not None and grade.reward is not None and grade.graded and grade.reward >= threshold - REWARD_TOLERANCE
-    )
 
 
 def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:

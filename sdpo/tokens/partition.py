@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdpo.errors import ConfigError, problem
-from sdpo.records import TrainRow
+from sdpo.records import Span, TrainRow
 from sdpo.tokens.prefix_tree import tree_size
 
 UNEVEN = 1.1  # the fullest rank may have this many times its share before a group is taken apart
@@ -18,7 +18,7 @@ UNEVEN = 1.1  # the fullest rank may have this many times its share before a gro
 
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of one forward. All of them have a teacher prompt, or none has.
+    """The rows of one forward. All of them have something to distill, or none has.
 
     A `filler` chunk repeats a row of another rank: a rank that has run out of rows must still join the collectives of
     the forward and backward. Its loss is multiplied by zero and its metrics are thrown away.
@@ -29,20 +29,24 @@ class Chunk:
 
     @property
     def has_teacher(self) -> bool:
-        return self.rows[0].teacher_prompt_ids is not None
+        return bool(self.rows[0].distillation)
+
+
+def teacher_sequences(rows: Sequence[TrainRow]) -> tuple[list[list[int]], list[list[Span]]]:
+    """What the teacher reads, one sequence for each distilled span: its context, then the span; and where that is."""
+    parts = [(part, row.token_ids[slice(*part.span)]) for row in rows for part in row.distillation]
+    sequences = [[*part.context_ids, *tokens] for part, tokens in parts]
+    return sequences, [[(len(part.context_ids), len(part.context_ids) + len(tokens))] for part, tokens in parts]
 
 
 def side_tokens(rows: Sequence[TrainRow], padded: bool = False) -> tuple[int, int]:
-    """Tokens that student and teacher read in one forward of these rows; 0 for a side without prompts.
+    """Tokens that student and teacher read in one forward of these rows; 0 for a teacher without anything to score.
 
     What sequences begin with alike is read once (`prefix_tree`). When `padded`, each is read whole and filled up to the
     longest.
     """
-    student = [[*row.prompt_ids, *row.response_ids] for row in rows]
-    teacher = [
-        [*(row.teacher_prompt_ids or ()), *row.response_ids] for row in rows if row.teacher_prompt_ids is not None
-    ]
-    return tuple(_padded_size(side) if padded else tree_size(side) for side in (student, teacher))
+    sides = [row.token_ids for row in rows], teacher_sequences(rows)[0]
+    return tuple(_padded_size(side) if padded else tree_size(side) for side in sides)
 
 
 def _padded_size(sequences: Sequence[Sequence[int]]) -> int:
@@ -55,7 +59,7 @@ def together(rows: Sequence[TrainRow], padded: bool = False) -> list[list[TrainR
         return [[row] for row in rows]
     groups: dict[tuple[int, ...], list[TrainRow]] = {}
     for row in rows:
-        groups.setdefault(tuple(row.prompt_ids), []).append(row)
+        groups.setdefault(tuple(row.token_ids[: row.spans[0][0]]), []).append(row)
     return list(groups.values())
 
 
@@ -131,12 +135,12 @@ def plan_micro_batches(
     """The forwards of one optimizer step: `plan[rank][i]`. `padded`: for a model that cannot read prefix trees.
 
     Every rank gets the same number of chunks, and the i-th chunk of all ranks agrees on whether there is a teacher
-    forward, so that collectives pair up. Rows with a teacher prompt come first; they never share a chunk with rows
-    without one, so no teacher forward is spent on the latter.
+    forward, so that collectives pair up. Rows with something to distill come first; they never share a chunk with
+    others, so no teacher forward is spent on the latter.
     """
     plan: list[list[Chunk]] = [[] for _ in range(world)]
-    with_teacher = [row for row in rows if row.teacher_prompt_ids is not None]
-    without_teacher = [row for row in rows if row.teacher_prompt_ids is None]
+    with_teacher = [row for row in rows if row.distillation]
+    without_teacher = [row for row in rows if not row.distillation]
     for subset in (with_teacher, without_teacher):
         if not subset:
             continue

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from sdpo.algorithms.registry import ALGORITHMS
 from sdpo.errors import DataError, problem
 from sdpo.tracking.jsonl import read_lines
 
@@ -143,7 +144,7 @@ class RunHistory:
 
     def _algorithm(self) -> str:
         mode = str(setting(self.config, "actor_rollout_ref.actor.policy_loss.loss_mode") or "")
-        return {"sdpo": "SDPO", "vanilla": "GRPO"}.get(mode, mode)
+        return ALGORITHMS[mode].label if mode in ALGORITHMS else mode
 
 
 @dataclass(frozen=True)

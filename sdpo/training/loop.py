@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sdpo.algorithms.rows import train_batch
 from sdpo.algorithms.scores import Algorithm
 from sdpo.config.compose import to_yaml
 from sdpo.config.schema import Config
@@ -68,7 +69,8 @@ class TrainingLoop:
         with self.timer("rollout"):
             jobs = [self.train_jobs[i] for i in self.order.batch(step)]
             groups = self.workers.generate(jobs, training_plan(self.config, step))
-        batch = self.algorithm.build_batch(groups, step)
+        routed = self.algorithm.route(groups, step)
+        batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
         with self.timer("update"):

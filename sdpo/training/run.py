@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpo.algorithms.registry import build_algorithm
+from sdpo.algorithms.registry import build_algorithm, descriptor_of
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
@@ -151,7 +151,7 @@ def check_context(config: Config) -> None:
     if data.max_response_length >= positions:
         raise ConfigError(problem("data.max_response_length", data.max_response_length, f"below {positions}, {MODELS}"))
     longest = {"data.max_prompt_length": data.max_prompt_length}
-    if config.actor_rollout_ref.actor.policy_loss.loss_mode == "sdpo":
+    if descriptor_of(config).needs_teacher:
         longest["actor_rollout_ref.actor.self_distillation.max_reprompt_len"] = distill.max_reprompt_len
     for key, length in longest.items():
         if length + data.max_response_length > positions:

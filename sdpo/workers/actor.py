@@ -10,16 +10,19 @@ import torch
 import torch.distributed as dist
 
 from sdpo.algorithms.policy import policy_terms
-from sdpo.algorithms.registry import build_algorithm
+from sdpo.algorithms.registry import descriptor_of
+from sdpo.algorithms.rows import weighted
 from sdpo.config.schema import ActorConfig, Config
+from sdpo.losses.total import TotalLoss
 from sdpo.models.file_weights import FileWeights
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
 from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard
 from sdpo.models.trial import check_scores
-from sdpo.records import MiniBatch, StepReport
+from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.teacher.teachers import build_teacher
-from sdpo.tokens.packing import MicroBatch, pack_chunk, token_batch
+from sdpo.tokens.loss_batch import loss_batch
+from sdpo.tokens.packing import MicroBatch, pack_chunk
 from sdpo.tokens.partition import Chunk, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights import shared_memory
@@ -27,7 +30,7 @@ from sdpo.workers import actor_state
 from sdpo.workers.freed_memory import give_back_freed_memory
 from sdpo.workers.moments import place_moments
 from sdpo.workers.schedule import Schedule
-from sdpo.workers.token_log import RowKey, TokenLog, traced_rows
+from sdpo.workers.token_log import TokenLog, traced_rows
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +40,7 @@ class RankShare:
     """One rank's forwards of one optimizer step, with the denominators of the step. All ranks have equally many."""
 
     chunks: list[Chunk]
-    tokens: int
-    sequences: int
+    denominators: dict[str, Denominators]
     traced: frozenset[RowKey] = frozenset()  # rows for tokens.jsonl
 
 
@@ -49,13 +51,16 @@ def split_over_ranks(
 
     padded: the model cannot read prefix trees (`models.tree_attention.why_padded`)."""
     rows_each, budget = config.ppo_micro_batch_size_per_gpu, config.ppo_max_token_len_per_gpu
+    together = config.self_distillation.loss_normalization == "all"
     if rows_each and not config.use_dynamic_bsz:
         budget = None  # a fixed number of rows, whatever their length
     shares: list[list[RankShare]] = [[] for _ in range(world_size)]
     for batch in mini_batches:
-        plan = plan_micro_batches(batch.rows, world_size, budget, rows_each, padded)
+        denominators = batch.denominators(together)
+        rows = [row for row in map(weighted, batch.rows) if row is not None]
+        plan = plan_micro_batches(rows, world_size, budget, rows_each, padded)
         for rank, chunks in enumerate(plan):
-            shares[rank].append(RankShare(chunks, batch.tokens, batch.sequences))
+            shares[rank].append(RankShare(chunks, denominators))
     if mini_batches:
         first = shares[0][0]
         first.traced = traced_rows(mini_batches[0].rows, [row for c in first.chunks if not c.filler for row in c.rows])
@@ -69,7 +74,8 @@ class Actor:
         torch.manual_seed(config.trainer.seed + rank)
         self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
         actor = config.actor_rollout_ref.actor
-        self.algorithm = build_algorithm(config, None)
+        descriptor = descriptor_of(config)
+        self.loss = TotalLoss(config, descriptor)
         tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.vocab_size = len(tokenizer)
         self.token_log = None
@@ -79,7 +85,7 @@ class Actor:
         if self.why_padded is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
         self.teacher = None
-        if self.algorithm.needs_teacher:
+        if descriptor.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.student.parameters() if p.requires_grad],
@@ -115,7 +121,7 @@ class Actor:
         """Takes one optimizer step per share (times `ppo_epochs`). Every rank calls it with equally many shares."""
         epochs = self.config.actor_rollout_ref.actor.ppo_epochs
         old_log_probs = None
-        if self.algorithm.needs_old_log_probs(len(shares) * epochs):
+        if self.loss.needs_old_log_probs(len(shares) * epochs):
             old_log_probs = [self._log_probs(share) for share in shares]
         sums, skipped, before = [], 0, self.policy_version
         for epoch in range(epochs):
@@ -173,15 +179,16 @@ class Actor:
         if self.token_log and teacher_scores is not None and share.traced and not micro.filler:
             self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
-        batch = token_batch(micro.rows, share.tokens, share.sequences, limit, old, self.device)
-        output = self.algorithm.loss(scores, teacher_scores, batch)
+        batch = loss_batch(micro.rows, share.denominators, limit, old, self.device)
+        outputs = self.loss(scores, teacher_scores, batch)
         if self.teacher is not None:
             self.teacher.release()  # before the backward pass, which needs most memory
-        (output.loss * 0.0 if micro.filler else output.loss).backward()
+        loss = sum(output.loss for output in outputs)
+        (loss * 0.0 if micro.filler else loss).backward()
         if micro.filler:
             return 0.0
-        sums.append(output.metrics)
-        return float(output.loss.detach())
+        sums += [output.metrics for output in outputs]
+        return float(loss.detach())
 
     @property
     def why_padded(self) -> str | None:
@@ -193,11 +200,11 @@ class Actor:
 
     @torch.no_grad()
     def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
-        """Log-probs [N] of every chunk's response tokens under the current weights."""
+        """Log-probs [N] of every chunk's policy tokens under the current weights."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
         for micro in map(self._pack, share.chunks):
-            ids = torch.tensor([i for row in micro.rows for i in row.response_ids], device=self.device)
+            ids = torch.tensor([i for row in micro.rows for i in row.policy_ids], device=self.device)
             found.append(policy_terms(self.student.scores(micro.student.to(self.device)), ids, temperature)[0])
         return found
 

@@ -13,13 +13,11 @@ import torch
 
 from sdpo.algorithms.policy import loss_temperature
 from sdpo.algorithms.scores import Scores
-from sdpo.records import TrainRow
+from sdpo.records import RowKey, TrainRow
 
 MAX_TOKENS = 2048  # of one response
 _CHUNK = 64  # tokens whose logits exist at once
 _PER_GROUP, _ROWS = 2, 8
-
-RowKey = tuple[str, int]  # prompt uid, index in the group
 
 
 def traced_rows(rows: Sequence[TrainRow], available: Sequence[TrainRow]) -> frozenset[RowKey]:
@@ -27,13 +25,12 @@ def traced_rows(rows: Sequence[TrainRow], available: Sequence[TrainRow]) -> froz
 
     The first groups, because samples.jsonl holds those.
     """
-    here = {(row.prompt_uid, row.sample_index) for row in available}
+    here = {row.key for row in available}
     chosen: dict[str, list[RowKey]] = {}
     for row in rows:
-        key = row.prompt_uid, row.sample_index
         found = chosen.setdefault(row.prompt_uid, [])
-        if row.teacher_prompt_ids is not None and key in here and len(found) < _PER_GROUP:
-            found.append(key)
+        if row.distillation and row.key in here and len(found) < _PER_GROUP:
+            found.append(row.key)
     return frozenset([key for found in chosen.values() for key in found][:_ROWS])
 
 
@@ -47,21 +44,23 @@ class TokenLog:
     def note(
         self, version: int, rows: Sequence[TrainRow], chosen: frozenset[RowKey], student: Scores, teacher: Scores
     ) -> None:
-        """`student` and `teacher` score the response tokens of `rows`, flat in row order; `version` sampled them."""
-        start = 0
+        """`student` scores the policy tokens of `rows`, `teacher` the distilled ones, flat in row order; `version`
+        sampled them. A line is about the distilled tokens of a row."""
+        first = distilled = 0
         for row in rows:
-            ids = row.response_ids[:MAX_TOKENS]
-            if (row.prompt_uid, row.sample_index) in chosen:
-                line = {
-                    "policy_version": version,
-                    "uid": row.prompt_uid,
-                    "index": row.sample_index,
-                    "tokens": [self._tokenizer.decode([token]) for token in ids],
-                    "student": self._log_probs(student, ids, start),
-                    "teacher": self._log_probs(teacher, ids, start),
-                }
+            line: dict[str, Any] = {"policy_version": version, "uid": row.prompt_uid, "index": row.sample_index}
+            line |= {"tokens": [], "student": [], "teacher": []}
+            for part in row.distillation:
+                places = row.places_of(part.span)
+                ids = row.token_ids[slice(*part.span)][:MAX_TOKENS]
+                if row.key in chosen:
+                    line["tokens"] += [self._tokenizer.decode([token]) for token in ids]
+                    line["student"] += self._log_probs(student, ids, first + places.start)
+                    line["teacher"] += self._log_probs(teacher, ids, distilled)
+                distilled += len(places)
+            if line["tokens"]:
                 self._lines.append(line)
-            start += len(row.response_ids)
+            first += row.tokens_of("all")
 
     def take(self) -> list[dict[str, Any]]:
         """What was noted since the last call."""

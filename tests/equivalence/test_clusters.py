@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sdpo.algorithms.registry import build_algorithm
+from sdpo.algorithms.rows import train_batch
 from sdpo.config.compose import compose
 from sdpo.models.load import load_tokenizer
 from sdpo.records import StepReport, TrainBatch
@@ -35,7 +36,8 @@ def _batch(config) -> TrainBatch:
     workers = start_workers(config, "cpu", 10)
     try:
         workers.sync_weights()
-        return algorithm.build_batch(workers.generate(load_jobs(config, chat, "train")[:4], PLAN), 1)
+        groups = workers.generate(load_jobs(config, chat, "train")[:4], PLAN)
+        return train_batch(groups, algorithm.route(groups, 1), config.actor_rollout_ref.actor)
     finally:
         workers.close()
 
@@ -85,7 +87,8 @@ def test_two_vllm_engines_sample_from_the_students_weights_before_and_after_an_u
             assert [g.prompt.uid for g in groups] == [job.prompt.uid for job in jobs]
             assert {s.policy_version for g in groups for s in g.samples} == {version}
             assert all(s.grade.graded for g in groups for s in g.samples)
-            report = workers.update(algorithm.build_batch(groups, version + 1))
+            batch = train_batch(groups, algorithm.route(groups, version + 1), config.actor_rollout_ref.actor)
+            report = workers.update(batch)
             assert report.metrics["rollout/log_prob_diff_max"] < 1e-3
     finally:
         workers.close()

@@ -57,7 +57,7 @@ def framework_step(model: str, rows, settings, steps: int):
     actor.optimizer.register_step_pre_hook(keep)
     batch = MiniBatch(
         [
-            TrainRow(f"p{i}", 0, prompt, response, teacher_prompt_ids=teacher, sampler_logprobs=sampler)
+            TrainRow.single_turn(f"p{i}", 0, prompt, response, teacher_prompt_ids=teacher, sampler_logprobs=sampler)
             for i, (prompt, teacher, response, sampler) in enumerate(rows)
         ]
     )

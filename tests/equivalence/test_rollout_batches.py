@@ -79,7 +79,7 @@ def make_actor(model: str, settings, *, interval: str = "batch", epochs: int = 1
 
 def update(actor: Actor, batch):
     minis = [
-        MiniBatch([TrainRow("p", 0, p, r, teacher_prompt_ids=t, sampler_logprobs=s) for p, t, r, s in mini])
+        MiniBatch([TrainRow.single_turn("p", 0, p, r, teacher_prompt_ids=t, sampler_logprobs=s) for p, t, r, s in mini])
         for mini in batch
         if mini
     ]

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sdpo.models.forward import PolicyModule
 from sdpo.teacher.teachers import EmaTeacher
-from sdpo.tokens.packing import pack_side
+from sdpo.tokens.packing import pack_responses
 
 WIDTH = 4096  # of a square matrix whose products keep the GPU busy for a while
 
@@ -49,7 +49,7 @@ def test_the_average_takes_the_weights_between_two_optimizer_steps(dtype):
 
 
 def test_scores_wait_for_the_average():
-    student, side = module(), pack_side([[1, 2, 3]], [[5, 6]]).to("cuda")
+    student, side = module(), pack_responses([[1, 2, 3]], [[5, 6]]).to("cuda")
     teacher = EmaTeacher(module(), 1.0, student)
     with torch.no_grad():
         late = busy(torch.randn(WIDTH, WIDTH, device="cuda"))

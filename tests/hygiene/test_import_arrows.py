@@ -11,13 +11,15 @@ import pytest
 
 ROWS = (
     ("records", "errors", "interrupt", "config"),
-    ("algorithms", "reprompt", "tokens", "grading", "data"),
+    ("algorithms", "losses", "reprompt", "tokens", "grading", "data"),
     ("models", "teacher", "rollout", "weights", "tracking"),
     ("workers",),
     ("training",),
     ("screening",),
     ("cli", "main_sdpo"),
 )
+# Plain data without imports of its own: limits and reports read what an algorithm is before anything heavy loads.
+READ_BY_ALL = "sdpo.algorithms.registry"
 ROW_OF = {part: row for row, parts in enumerate(ROWS) for part in parts}
 
 # Library -> the only places of sdpo/ that may import it (folders end with a slash).
@@ -77,7 +79,7 @@ def backward_arrows(path: str, tree: ast.Module) -> Iterator[str]:
     row = ROW_OF.get(part_of(path), len(ROWS))
     for line, name in imported(path, tree):
         target = part_imported(name)
-        if target is not None and ROW_OF.get(target, -1) > row:
+        if target is not None and ROW_OF.get(target, -1) > row and not name.startswith(READ_BY_ALL):
             yield f"sdpo/{path}:{line} imports {name}: {part_of(path)} must not know {target}"
 
 
@@ -109,7 +111,8 @@ def test_no_import_points_back(repository: Path) -> None:
 def test_parts_of_one_row_do_not_import_in_a_circle(repository: Path) -> None:
     arrows: dict[str, set[str]] = {}
     for path, tree in modules(repository):
-        targets = {part_imported(name) for _, name in imported(path, tree)} & ROW_OF.keys() - {part_of(path)}
+        names = [name for _, name in imported(path, tree) if not name.startswith(READ_BY_ALL)]
+        targets = set(map(part_imported, names)) & ROW_OF.keys() - {part_of(path)}
         arrows.setdefault(part_of(path), set()).update(targets)
 
     def reach(part: str, seen: frozenset[str]) -> frozenset[str]:
@@ -119,6 +122,31 @@ def test_parts_of_one_row_do_not_import_in_a_circle(repository: Path) -> None:
 
     circular = sorted(part for part in arrows if part in reach(part, frozenset()))
     assert not circular, f"these import each other: {circular}"
+
+
+def test_what_everybody_reads_imports_nothing_but_errors(repository: Path) -> None:
+    path = READ_BY_ALL.removeprefix("sdpo.").replace(".", "/") + ".py"
+    tree = ast.parse((repository / "sdpo" / path).read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not isinstance(node, ast.If)]  # `if TYPE_CHECKING`
+    assert {name.split(".")[1] for _, name in imported(path, tree) if name.startswith("sdpo.")} == {"errors"}
+
+
+def test_only_algorithms_names_an_algorithm(repository: Path) -> None:
+    """A value of `loss_mode` in code outside means that adding an algorithm is more than a file and a line."""
+    from sdpo.algorithms.registry import ALGORITHMS
+
+    known = {*ALGORITHMS, *(descriptor.label for descriptor in ALGORITHMS.values())} - {"sdpo"}  # the package's name
+    found = [
+        f"sdpo/{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in modules(repository)
+        if not path.startswith("algorithms/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and node.value in known
+        or isinstance(node, ast.Compare)
+        and "loss_mode" in ast.unparse(node)
+    ]
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_heavy_libraries_stay_in_their_homes(repository: Path) -> None:

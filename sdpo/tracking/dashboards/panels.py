@@ -89,7 +89,7 @@ def sections(n: int = 4) -> list[Section]:
             (
                 Panel("Loss", ("actor/loss",)),
                 Panel("Gradient norm", ("actor/grad_norm",)),
-                Panel("Skipped and empty steps", ("actor/skipped_steps", "sdpo/empty_mini_batches")),
+                Panel("Skipped and empty steps", ("actor/skipped_steps", "actor/empty_mini_batches")),
                 Panel("Engine against trainer", ("rollout/log_prob_diff_max",), y_title="nats"),
             ),
         ),

@@ -49,7 +49,7 @@ def token_batch_of():
             "response_ids": torch.randint(0, vocab, (tokens,), generator=generator),
             "row": torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64)),
             "row_lengths": torch.tensor(lengths, dtype=torch.int64),
-            "weights": torch.ones(len(lengths), dtype=torch.float64),
+            "weights": torch.ones(tokens, dtype=torch.float64),
             "tokens": tokens,
             "sequences": len(lengths),
             "max_response_length": max(lengths, default=1),

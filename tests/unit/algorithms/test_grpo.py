@@ -8,7 +8,9 @@ import torch
 
 from sdpo.algorithms.grpo import Grpo, group_advantages
 from sdpo.algorithms.reduce import AGG_MODES
+from sdpo.algorithms.rows import train_batch
 from sdpo.algorithms.scores import ResponseScores
+from sdpo.losses.policy_gradient import PolicyGradientLoss
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
 
 VOCAB = 5
@@ -43,32 +45,33 @@ def test_statistics_never_cross_groups_however_rows_are_ordered():
 
 
 def build(groups, config, **changes):
-    config.actor_rollout_ref.actor.ppo_mini_batch_size = changes.get("prompts_per_step", 4)
     config.algorithm.norm_adv_by_std_in_grpo = False
-    return Grpo(config).build_batch(groups, step=0)
+    config.actor_rollout_ref.actor.ppo_mini_batch_size = changes.get("prompts_per_step", 4)
+    return train_batch(groups, Grpo(config, None).route(groups, step=0), config.actor_rollout_ref.actor)
 
 
 def test_constant_groups_are_skipped_and_counted(plain_config):
     batch = build([group_of("a", 1.0, 0.0), group_of("b", 1.0, 1.0), group_of("c", None, None)], plain_config())
     rows = batch.mini_batches[0].rows
-    assert [(r.prompt_uid, r.advantage, r.teacher_prompt_ids) for r in rows] == [("a", 0.5, None), ("a", -0.5, None)]
+    assert [(r.prompt_uid, r.policy_gradient.advantage) for r in rows] == [("a", 0.5), ("a", -0.5)]
+    assert not any(r.distillation for r in rows)
     assert batch.metrics["grpo/zero_advantage_group_frac"] == pytest.approx(1 / 2)
 
 
 def test_a_row_at_the_mean_of_a_mixed_group_stays(plain_config):
     batch = build([group_of("a", 1.0, 0.5, 0.0)], plain_config())
-    assert [row.advantage for row in batch.mini_batches[0].rows] == [0.5, 0.0, -0.5]
+    assert [row.policy_gradient.advantage for row in batch.mini_batches[0].rows] == [0.5, 0.0, -0.5]
 
 
 def test_one_prompt_twice_in_a_batch_is_two_groups(plain_config):
     batch = build([group_of("a", 1.0, 0.0), group_of("a", 1.0, 1.0)], plain_config())
-    assert [row.advantage for row in batch.mini_batches[0].rows] == [0.5, -0.5]
+    assert [row.policy_gradient.advantage for row in batch.mini_batches[0].rows] == [0.5, -0.5]
 
 
 def test_all_constant_means_no_step(plain_config):
     batch = build([group_of("a", 0.0, 0.0), group_of("b", 1.0, 1.0)], plain_config(), prompts_per_step=1)
     assert batch.mini_batches == []
-    assert batch.metrics == {"grpo/zero_advantage_group_frac": 1.0, "grpo/empty_mini_batches": 2.0}
+    assert batch.metrics == {"grpo/zero_advantage_group_frac": 1.0, "actor/empty_mini_batches": 2.0}
 
 
 def one_token(token_batch_of, log_ratio, advantage, **fields):
@@ -92,7 +95,7 @@ def one_token(token_batch_of, log_ratio, advantage, **fields):
 )
 def test_clip_and_dual_clip_by_hand(plain_config, token_batch_of, ratio, advantage, expected, gradient):
     logits, batch = one_token(token_batch_of, math.log(ratio), advantage)
-    loss = Grpo(plain_config()).loss(ResponseScores(logits, None, None, 2), None, batch).loss
+    loss = PolicyGradientLoss(plain_config())(ResponseScores(logits, None, None, 2), None, batch).loss
     loss.backward()
     assert loss.item() == pytest.approx(expected)
     assert logits.grad[0, 0].item() == pytest.approx(gradient)
@@ -100,11 +103,8 @@ def test_clip_and_dual_clip_by_hand(plain_config, token_batch_of, ratio, advanta
 
 def test_without_old_log_probs_the_gradient_is_the_policy_gradient(plain_config, token_batch_of):
     logits, batch = one_token(token_batch_of, 0.0, 2.0)
-    loss = (
-        Grpo(plain_config())
-        .loss(ResponseScores(logits, None, None, 2), None, dataclasses.replace(batch, old_log_probs=None))
-        .loss
-    )
+    on_policy = dataclasses.replace(batch, old_log_probs=None)
+    loss = PolicyGradientLoss(plain_config())(ResponseScores(logits, None, None, 2), None, on_policy).loss
     loss.backward()
     assert loss.item() == -2.0
     assert logits.grad[0].tolist() == [-1.0, 1.0]
@@ -115,12 +115,12 @@ def test_asymmetric_clip_dual_clip_and_row_weight_enter_the_loss(plain_config, t
     config = plain_config()
     config.actor_rollout_ref.actor.clip_ratio_high = 0.3
     scores = ResponseScores(logits, None, None, 2)
-    assert Grpo(config).loss(scores, None, batch).loss.item() == pytest.approx(-1.3)
+    assert PolicyGradientLoss(config)(scores, None, batch).loss.item() == pytest.approx(-1.3)
     weighted = dataclasses.replace(batch, weights=torch.tensor([0.5]))
-    assert Grpo(config).loss(scores, None, weighted).loss.item() == pytest.approx(-0.65)
+    assert PolicyGradientLoss(config)(scores, None, weighted).loss.item() == pytest.approx(-0.65)
     config.actor_rollout_ref.actor.clip_ratio_c = 1.2
     negative = dataclasses.replace(batch, advantages=torch.tensor([-1.0]))
-    assert Grpo(config).loss(scores, None, negative).loss.item() == pytest.approx(1.2)
+    assert PolicyGradientLoss(config)(scores, None, negative).loss.item() == pytest.approx(1.2)
 
 
 def test_rollout_correction_and_temperature_enter_the_loss(plain_config, token_batch_of):
@@ -129,20 +129,20 @@ def test_rollout_correction_and_temperature_enter_the_loss(plain_config, token_b
     config = plain_config()
     config.algorithm.rollout_correction.rollout_is = "token"
     scores = ResponseScores(logits, None, None, 2)
-    output = Grpo(config).loss(scores, None, batch)
+    output = PolicyGradientLoss(config)(scores, None, batch)
     assert output.loss.item() == pytest.approx(-1.5)
     assert output.metrics["rollout/log_prob_diff_max"][0] == pytest.approx(math.log(1.5))
     sharper = ResponseScores(torch.tensor([[0.05, 0.0]]), None, None, 2)
     cold, warm = plain_config(), plain_config()
     cold.actor_rollout_ref.rollout.temperature = 0.5
-    assert Grpo(cold).loss(sharper, None, batch).loss < Grpo(warm).loss(sharper, None, batch).loss
+    assert PolicyGradientLoss(cold)(sharper, None, batch).loss < PolicyGradientLoss(warm)(sharper, None, batch).loss
 
 
 def whole_batch(token_batch_of):
     return token_batch_of(
         [3, 1, 2],
         VOCAB,
-        advantages=torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64),
+        advantages=torch.tensor([1.0, 1.0, 1.0, -1.0, 0.5, 0.5], dtype=torch.float64),
         old_log_probs=torch.linspace(-3, -1, 6, dtype=torch.float64),
         max_response_length=4,
     )
@@ -155,7 +155,7 @@ def test_grpo_loss_and_gradient_do_not_depend_on_micro_batches(plain_config, tok
     config.actor_rollout_ref.actor.entropy_coeff = 0.1
     batch = whole_batch(token_batch_of)
     logits = torch.randn(6, VOCAB, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    whole = Grpo(config).loss(ResponseScores(logits, None, None, VOCAB), None, batch).loss
+    whole = PolicyGradientLoss(config)(ResponseScores(logits, None, None, VOCAB), None, batch).loss
     gradient = torch.autograd.grad(whole, logits)[0]
     parts = []
     for rows in ([0, 1], [2], []):
@@ -165,11 +165,11 @@ def test_grpo_loss_and_gradient_do_not_depend_on_micro_batches(plain_config, tok
             response_ids=batch.response_ids[chosen],
             row=batch.row[chosen] - (rows[0] if rows else 0),
             row_lengths=batch.row_lengths[rows],
-            weights=batch.weights[rows],
-            advantages=batch.advantages[rows],
+            weights=batch.weights[chosen],
+            advantages=batch.advantages[chosen],
             old_log_probs=batch.old_log_probs[chosen],
         )
-        parts.append(Grpo(config).loss(ResponseScores(logits[chosen], None, None, VOCAB), None, part).loss)
+        parts.append(PolicyGradientLoss(config)(ResponseScores(logits[chosen], None, None, VOCAB), None, part).loss)
     assert parts[-1].item() == 0.0
     assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-9)
     torch.testing.assert_close(torch.autograd.grad(sum(parts), logits)[0], gradient)
@@ -179,7 +179,7 @@ def test_entropy_bonus_changes_the_grpo_loss(plain_config, token_batch_of):
     logits, batch = one_token(token_batch_of, 0.0, 1.0)
     config = plain_config()
     config.actor_rollout_ref.actor.entropy_coeff = 0.1
-    output = Grpo(config).loss(ResponseScores(logits, None, None, 2), None, batch)
+    output = PolicyGradientLoss(config)(ResponseScores(logits, None, None, 2), None, batch)
     assert output.loss.item() == pytest.approx(-1.0 - 0.1 * math.log(2))
     assert output.metrics["actor/entropy"] == pytest.approx((math.log(2), 1.0))
 
@@ -187,17 +187,12 @@ def test_entropy_bonus_changes_the_grpo_loss(plain_config, token_batch_of):
 def test_clip_fractions_are_reported_as_sums_over_tokens(plain_config, token_batch_of):
     batch = dataclasses.replace(whole_batch(token_batch_of), old_log_probs=torch.full((6,), -20.0).double())
     logits = torch.zeros(6, VOCAB, dtype=torch.float64)
-    metrics = Grpo(plain_config()).loss(ResponseScores(logits, None, None, VOCAB), None, batch).metrics
+    metrics = PolicyGradientLoss(plain_config())(ResponseScores(logits, None, None, VOCAB), None, batch).metrics
     assert metrics["actor/pg_clipfrac"] == pytest.approx((5.0, 6.0))
     assert metrics["actor/pg_clipfrac_lower"] == pytest.approx((1.0, 6.0))
-
-
-def test_old_log_probs_are_needed_from_the_second_step_on(plain_config):
-    assert not Grpo(plain_config()).needs_old_log_probs(1)
-    assert Grpo(plain_config()).needs_old_log_probs(2)
 
 
 def test_missing_advantages_are_an_error(plain_config, token_batch_of):
     scores = ResponseScores(torch.zeros(1, 2), None, None, 2)
     with pytest.raises(ValueError, match="advantage"):
-        Grpo(plain_config()).loss(scores, None, token_batch_of([1], 2))
+        PolicyGradientLoss(plain_config())(scores, None, token_batch_of([1], 2))

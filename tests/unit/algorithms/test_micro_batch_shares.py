@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from sdpo.algorithms.reduce import AGG_MODES, LENGTH_EPSILON, token_weights
+from sdpo.algorithms.rows import train_batch
 from sdpo.algorithms.sdpo import Sdpo
-from sdpo.records import Grade, GradeStatus, Group, Prompt, Reprompt, Sample
-from sdpo.tokens.packing import token_batch
+from sdpo.records import Grade, GradeStatus, Group, MiniBatch, Prompt, Reprompt, Sample
+from sdpo.tokens.loss_batch import loss_batch
 
 LIMIT = 9  # tokens of a response
 
@@ -39,6 +40,11 @@ def groups_of(lengths: list[list[int]]) -> list[Group]:
     return made
 
 
+def build(config, signal: set[tuple[str, int]], groups: list[Group]):
+    routed = Sdpo(config, Chosen(signal)).route(groups, 0)
+    return train_batch(groups, routed, config.actor_rollout_ref.actor)
+
+
 def by_the_reference(lengths: list[int], signal: list[bool], losses: list[list[float]], size: int, mode: str) -> float:
     """Sum over micro-batches of `size` responses of (mean over those with a signal) * size / responses."""
     total = 0.0
@@ -60,8 +66,8 @@ def by_the_reference(lengths: list[int], signal: list[bool], losses: list[list[f
 
 def total(rows, losses: dict[int, list[float]], mode: str) -> float:
     """Through the batch of all `rows` in one forward."""
-    batch = token_batch(rows, sum(len(row.response_ids) for row in rows), len(rows), LIMIT)
-    values = [value for row in rows for value in losses[row.response_ids[0]]]
+    batch = loss_batch(rows, MiniBatch(rows).denominators(), LIMIT).distillation
+    values = [value for row in rows for value in losses[row.policy_ids[0]]]
     weights = token_weights(batch, mode, "micro_batch", torch.float64)
     return float((weights * torch.tensor(values, dtype=torch.float64)).sum())
 
@@ -71,11 +77,11 @@ def test_three_responses_of_eight_with_a_signal_weigh_three_eighths_at_micro_bat
     actor = config.actor_rollout_ref.actor
     actor.ppo_mini_batch_size, actor.ppo_micro_batch_size_per_gpu = 2, 1
     signal = {("p0", 1), ("p0", 2), ("p1", 3)}
-    (mini,) = Sdpo(config, Chosen(signal)).build_batch(groups_of([[2, 3, 4, 5]] * 2), 0).mini_batches
-    losses = {row.response_ids[0]: [1.0] * len(row.response_ids) for row in mini.rows}
+    (mini,) = build(config, signal, groups_of([[2, 3, 4, 5]] * 2)).mini_batches
+    losses = {row.policy_ids[0]: [1.0] * len(row.policy_ids) for row in mini.rows}
     assert total(mini.rows, losses, "token-mean") == pytest.approx(0.375)
-    config.actor_rollout_ref.actor.self_distillation.loss_normalization = "global"
-    (mini,) = Sdpo(config, Chosen(signal)).build_batch(groups_of([[2, 3, 4, 5]] * 2), 0).mini_batches
+    config.actor_rollout_ref.actor.self_distillation.loss_normalization = "component"
+    (mini,) = build(config, signal, groups_of([[2, 3, 4, 5]] * 2)).mini_batches
     assert all(row.micro_batch is None for row in mini.rows)
 
 
@@ -90,7 +96,7 @@ def test_the_loss_is_the_references_however_rows_run_together(plain_config, mode
         lengths = [[rng.randint(1, LIMIT) for _ in range(4)] for _ in range(6)]  # two mini-batches of three groups
         signal = {(f"p{g}", i) for g in range(6) for i in range(4) if rng.random() < 0.5}
         losses = {100 * g + i: [rng.uniform(-1, 3) for _ in range(lengths[g][i])] for g in range(6) for i in range(4)}
-        batch = Sdpo(config, Chosen(signal)).build_batch(groups_of(lengths), 0)
+        batch = build(config, signal, groups_of(lengths))
         for mini in batch.mini_batches:
             own = range(3) if mini.rows[0].prompt_uid in ("p0", "p1", "p2") else range(3, 6)
             wanted = by_the_reference(
@@ -112,7 +118,7 @@ def test_micro_batches_cut_by_tokens_are_as_many_as_verl_makes(plain_config):
     actor = config.actor_rollout_ref.actor
     actor.ppo_mini_batch_size, actor.ppo_max_token_len_per_gpu = 2, 20  # prompts of two tokens
     signal = {(f"p{g}", i) for g in range(2) for i in range(4)}
-    (mini,) = Sdpo(config, Chosen(signal)).build_batch(groups_of([[8, 8, 3, 3], [3, 3, 8, 8]]), 0).mini_batches
+    (mini,) = build(config, signal, groups_of([[8, 8, 3, 3], [3, 3, 8, 8]])).mini_batches
     shares = [row.micro_batch for row in mini.rows]
     assert sum(share.share / share.sequences for share in shares) == pytest.approx(1.0)
     assert sorted(share.sequences for share in shares) == [2, 2, 3, 3, 3, 3, 3, 3]  # 60 tokens at 20: three

@@ -7,7 +7,7 @@ from sdpo.algorithms.reduce import AGG_MODES, metric_sums, token_weights
 from sdpo.errors import ConfigError
 
 
-def total(batches, losses, mode, normalization="global"):
+def total(batches, losses, mode, normalization="component"):
     parts = [
         (token_weights(batch, mode, normalization, torch.float64) * torch.tensor(values, dtype=torch.float64)).sum()
         for batch, values in zip(batches, losses, strict=True)
@@ -57,20 +57,20 @@ def test_micro_batch_normalization_reproduces_the_mean_of_means(token_batch_of):
 
 
 @pytest.mark.parametrize("mode", AGG_MODES)
-@pytest.mark.parametrize("normalization", ["global", "micro_batch"])
+@pytest.mark.parametrize("normalization", ["component", "all", "micro_batch"])
 def test_an_empty_micro_batch_has_no_weights_and_divides_by_nothing(token_batch_of, mode, normalization):
     empty = token_batch_of([], tokens=0, sequences=0)
     assert token_weights(empty, mode, normalization, torch.float32).tolist() == []
 
 
-def test_row_weights_multiply_the_losses_but_not_the_denominators(token_batch_of):
+def test_weights_multiply_the_losses_but_not_the_denominators(token_batch_of):
     batch = token_batch_of([1, 1], weights=torch.tensor([3.0, 0.0]))
     assert total([batch], [[1.0, 1.0]], "token-mean") == 1.5
 
 
 def test_unknown_modes_are_refused_by_name(token_batch_of):
     with pytest.raises(ConfigError, match="loss_agg_mode"):
-        token_weights(token_batch_of([1]), "mean", "global", torch.float32)
+        token_weights(token_batch_of([1]), "mean", "component", torch.float32)
     with pytest.raises(ConfigError, match="loss_normalization"):
         token_weights(token_batch_of([1]), "token-mean", "local", torch.float32)
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from sdpo.algorithms.rows import train_batch
 from sdpo.algorithms.sdpo import Sdpo
-from sdpo.records import Grade, GradeStatus, Group, Prompt, Reprompt, Sample
+from sdpo.records import Denominators, Distillation, Grade, GradeStatus, Group, Prompt, Reprompt, Sample
 
 
 def group_of(uid, *rewards, **changes):
@@ -37,17 +38,18 @@ class FirstSuccessTeaches:
 
 def build(groups, config, prompts_per_step=2):
     config.actor_rollout_ref.actor.ppo_mini_batch_size = prompts_per_step
-    return Sdpo(config, FirstSuccessTeaches()).build_batch(groups, step=7)
+    routed = Sdpo(config, FirstSuccessTeaches()).route(groups, step=7)
+    return train_batch(groups, routed, config.actor_rollout_ref.actor)
 
 
 def test_rows_are_the_samples_with_a_reprompt_and_carry_what_the_actor_needs(plain_config):
     batch = build([group_of("a", 1.0, 0.0), group_of("b", 0.0, 0.0)], plain_config())
     (mini,) = batch.mini_batches
     (row,) = mini.rows
-    assert (row.prompt_uid, row.sample_index, row.prompt_ids, row.response_ids) == ("a", 1, [1, 2], [11, 11])
-    assert row.teacher_prompt_ids == [1, 2, 3, 1] and row.sampler_logprobs == [-0.1, -0.2]
-    assert row.advantage is None and row.weight == 1.0
-    assert (mini.tokens, mini.sequences) == (2, 1)
+    assert (row.prompt_uid, row.sample_index, row.token_ids, row.spans) == ("a", 1, [1, 2, 11, 11], ((2, 4),))
+    assert row.distillation == (Distillation((2, 4), [1, 2, 3, 1]),) and row.sampler_logprobs == [-0.1, -0.2]
+    assert row.policy_gradient is None and row.cross_entropy is None
+    assert mini.denominators()["distillation"] == Denominators("distillation", 2, 1)
     assert list(batch.reprompts) == [("a", 1)]
 
 
@@ -72,7 +74,7 @@ def test_mini_batches_hold_a_fixed_number_of_prompts_and_empty_ones_are_counted(
     groups = [mixed[0], *hopeless, mixed[1]]
     batch = build(groups, plain_config())
     assert [[row.prompt_uid for row in mini.rows] for mini in batch.mini_batches] == [["a"], ["e"]]
-    assert batch.metrics["sdpo/empty_mini_batches"] == 1.0
+    assert batch.metrics["actor/empty_mini_batches"] == 1.0
 
 
 def test_nothing_usable_gives_no_mini_batch_and_finite_metrics(plain_config):
@@ -83,5 +85,5 @@ def test_nothing_usable_gives_no_mini_batch_and_finite_metrics(plain_config):
 
 def test_the_step_reaches_the_builder(plain_config):
     source = FirstSuccessTeaches()
-    Sdpo(plain_config(), source).build_batch([group_of("a", 1.0, 0.0)], step=7)
+    Sdpo(plain_config(), source).route([group_of("a", 1.0, 0.0)], step=7)
     assert source.steps == [7]

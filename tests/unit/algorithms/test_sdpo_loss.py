@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from sdpo.algorithms.reduce import AGG_MODES
+from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.scores import InterpolatedScores, ResponseScores
-from sdpo.algorithms.sdpo import Sdpo
 from sdpo.errors import ConfigError
+from sdpo.losses.distillation import DistillationLoss
+from sdpo.losses.total import TotalLoss
 
 LENGTHS, VOCAB = [3, 1, 2], 7
 
@@ -29,12 +31,12 @@ def full_batch(token_batch_of):
         old_log_probs=spread,
         sampler_log_probs=spread.flip(0),
         max_response_length=5,
-        weights=torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64),
+        weights=torch.ones(6, dtype=torch.float64),
     )
 
 
 def run(config, student, teacher, batch):
-    output = Sdpo(config).loss(
+    output = DistillationLoss(config)(
         ResponseScores(student, None, None, VOCAB), ResponseScores(teacher, None, None, VOCAB), batch
     )
     return output, torch.autograd.grad(output.loss, student)[0]
@@ -127,7 +129,7 @@ def test_importance_weight_multiplies_the_token_loss_and_is_detached(plain_confi
     batch = token_batch_of([1], response_ids=ids, old_log_probs=current - 2.0)
     results = {}
     for clip in (None, 2.0, 100.0):
-        output = Sdpo(plain_config(is_clip=clip)).loss(
+        output = DistillationLoss(plain_config(is_clip=clip))(
             ResponseScores(student, None, None, 2), ResponseScores(teacher, None, None, 2), batch
         )
         results[clip] = output.loss.item(), torch.autograd.grad(output.loss, student)[0][0, 0].item()
@@ -151,11 +153,11 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches(default_config, full_b
             response_ids=full_batch.response_ids[chosen],
             row=full_batch.row[chosen] - rows[0],
             row_lengths=full_batch.row_lengths[rows],
-            weights=full_batch.weights[rows],
+            weights=full_batch.weights[chosen],
             old_log_probs=full_batch.old_log_probs[chosen],
             sampler_log_probs=full_batch.sampler_log_probs[chosen],
         )
-        output = Sdpo(config).loss(
+        output = DistillationLoss(config)(
             ResponseScores(student[chosen], None, None, VOCAB), ResponseScores(teacher[chosen], None, None, VOCAB), part
         )
         loss += output.loss.item()
@@ -176,7 +178,7 @@ def test_an_empty_micro_batch_is_zero_with_a_graph(default_config, token_batch_o
     hidden, weight = torch.zeros(0, 3, dtype=torch.float64), torch.randn(VOCAB, 3, dtype=torch.float64)
     weight.requires_grad_()
     scores = ResponseScores(hidden, weight, None, VOCAB)
-    output = Sdpo(config).loss(scores, ResponseScores(hidden, weight.detach(), None, VOCAB), batch)
+    output = DistillationLoss(config)(scores, ResponseScores(hidden, weight.detach(), None, VOCAB), batch)
     output.loss.backward()
     assert output.loss.item() == 0.0
     assert (weight.grad == 0).all()
@@ -188,7 +190,8 @@ def test_divergence_clip_caps_the_sum_over_the_vocabulary_not_its_entries(plain_
     teacher = torch.tensor([[0.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
     config = plain_config(alpha=1.0, divergence_clip=0.5)
     batch = token_batch_of([2], response_ids=torch.tensor([0, 1]))
-    output = Sdpo(config).loss(ResponseScores(student, None, None, 2), ResponseScores(teacher, None, None, 2), batch)
+    scores = [ResponseScores(logits, None, None, 2) for logits in (student, teacher)]
+    output = DistillationLoss(config)(*scores, batch)
     gradient = torch.autograd.grad(output.loss, student)[0]
     assert 0.25 < output.loss.item() < 0.25 + 1e-4  # (0.5 + almost nothing) / 2; entries of the first token exceed 3
     assert (gradient[0] == 0).all() and gradient[1].abs().sum() > 0
@@ -227,29 +230,35 @@ def test_trust_region_teacher_goes_through_the_same_loss(plain_config, token_bat
     )
     scores = ResponseScores(student, None, None, VOCAB)
     by_hand = ResponseScores(0.75 * teacher + 0.25 * other, None, None, VOCAB)
-    losses = [Sdpo(plain_config()).loss(scores, target, batch).loss.item() for target in (mixed, by_hand)]
+    losses = [DistillationLoss(plain_config())(scores, target, batch).loss.item() for target in (mixed, by_hand)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
 def test_old_log_probs_are_asked_for_only_when_they_can_differ_and_are_used(plain_config):
-    assert not Sdpo(plain_config(is_clip=2.0)).needs_old_log_probs(1)
-    assert Sdpo(plain_config(is_clip=2.0)).needs_old_log_probs(2)
-    assert not Sdpo(plain_config(is_clip=None)).needs_old_log_probs(2)
+    def needs(steps, config):
+        return TotalLoss(config, descriptor_of(config)).needs_old_log_probs(steps)
+
+    assert not needs(1, plain_config(is_clip=2.0))
+    assert needs(2, plain_config(is_clip=2.0))
+    assert not needs(2, plain_config(is_clip=None))
     config = plain_config(is_clip=None)
     config.algorithm.rollout_correction.rollout_is = "token"
-    assert Sdpo(config).needs_old_log_probs(2)
+    assert needs(2, config)
+    config = plain_config(is_clip=None)
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    assert needs(2, config) and not needs(1, config)
 
 
 def test_bfloat16_heads_give_a_float32_loss(plain_config, token_batch_of):
     hidden = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     weight = torch.randn(VOCAB, 4, generator=torch.Generator().manual_seed(1))
-    batch = token_batch_of(LENGTHS, VOCAB, weights=torch.ones(3))
+    batch = token_batch_of(LENGTHS, VOCAB, weights=torch.ones(6))
     losses = []
     for dtype in (torch.bfloat16, torch.float32):
         student, teacher = (
             ResponseScores((shift + hidden).to(dtype), weight.to(dtype), None, VOCAB) for shift in (0.0, 0.5)
         )
-        losses.append(Sdpo(plain_config()).loss(student, teacher, batch).loss)
+        losses.append(DistillationLoss(plain_config())(student, teacher, batch).loss)
     assert losses[0].dtype == torch.float32
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=0.05)
 
@@ -257,7 +266,8 @@ def test_bfloat16_heads_give_a_float32_loss(plain_config, token_batch_of):
 def test_a_missing_teacher_is_an_error(plain_config, token_batch_of):
     student, _ = logits_pair()
     with pytest.raises(ValueError, match="teacher"):
-        Sdpo(plain_config()).loss(ResponseScores(student, None, None, VOCAB), None, token_batch_of(LENGTHS, VOCAB))
+        scores = ResponseScores(student, None, None, VOCAB)
+        DistillationLoss(plain_config())(scores, None, token_batch_of(LENGTHS, VOCAB))
 
 
 def test_unknown_rollout_correction_is_refused(default_config, full_batch):

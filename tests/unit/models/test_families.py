@@ -22,7 +22,7 @@ from sdpo.models.rotary import pin_rotary
 from sdpo.models.trial import check_scores
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec
 from sdpo.rollout.hf_generate import HfEngine
-from sdpo.tokens.packing import pack_side
+from sdpo.tokens.packing import pack_responses
 
 sys.path.append(str(Path(__file__).parents[3] / "recipes" / "benchmarks"))
 families = importlib.import_module("families")
@@ -39,7 +39,8 @@ def assert_scored_as_itself(module: PolicyModule, seed: int) -> None:
     prompts += [prompts[0], prompts[0][:1] + prompts[1]]
     responses = [[draw.randrange(5, 200) for _ in range(draw.randint(1, 12))] for _ in prompts]
     with torch.no_grad():
-        found = module.scores(pack_side(prompts, responses, module.why_padded is not None)).logits().log_softmax(-1)
+        side = pack_responses(prompts, responses, module.why_padded is not None)
+        found = module.scores(side).logits().log_softmax(-1)
         module.lm.eval()
         rows = zip(prompts, responses, strict=True)
         own = [module.lm(input_ids=torch.tensor([p + r]), use_cache=False).logits[0, len(p) - 1 : -1] for p, r in rows]
@@ -139,7 +140,7 @@ def test_a_model_without_a_head_is_refused() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "opt", "falcon", "dbrx", "phimoe", "bloom"])
 def test_no_kind_of_dropout_touches_the_scores_unless_asked(family: str) -> None:
     """Attention, residual, embedding and layer dropout, a router's noise; in modules and in configurations."""
-    side = pack_side([[5, 6, 7]], [list(range(8, 60))], padded=True)
+    side = pack_responses([[5, 6, 7]], [list(range(8, 60))], padded=True)
     module = PolicyModule(families.build(family), 211)
     with torch.no_grad():
         noisy = [module.scores(side).logits() for _ in range(2)]
@@ -153,7 +154,7 @@ def test_dropout_is_off_by_default_a_setting_has_it_and_an_export_keeps_it(tmp_p
     families.build("gpt2").save_pretrained(tmp_path / "model")
     config = Config()
     config.actor_rollout_ref.model = ModelConfig(path=str(tmp_path / "model"))
-    side = pack_side([[5, 6, 7]], [[8, 9]])
+    side = pack_responses([[5, 6, 7]], [[8, 9]])
     for wanted in (False, True):
         config.actor_rollout_ref.model.enable_dropout = wanted
         lm = load_policy(config, torch.float32)
@@ -201,12 +202,12 @@ def test_a_short_row_scores_alone_as_beside_a_long_one_and_after_it(family: str,
     module, draw = PolicyModule(lm, 211), random.Random(1)
     prompt, short = [5, 6, 7], [8, 9, 10, 11]
     for padded in (True, False):
-        alone = module.scores(pack_side([prompt], [short], padded)).logits()
+        alone = module.scores(pack_responses([prompt], [short], padded)).logits()
         for length in (1, 19, 21, 22, 45):  # on both sides of where the scaling changes
             long = [draw.randrange(5, 200) for _ in range(length)]
-            together = module.scores(pack_side([prompt, prompt], [short, long], padded)).logits()[: len(short)]
+            together = module.scores(pack_responses([prompt, prompt], [short, long], padded)).logits()[: len(short)]
             torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(module.scores(pack_side([prompt], [short], padded)).logits(), alone)
+        torch.testing.assert_close(module.scores(pack_responses([prompt], [short], padded)).logits(), alone)
 
 
 @pytest.mark.parametrize(("prompt", "reprompt", "refused"), [(10, 12, False), (20, 20, False), (10, 20, True)])
@@ -253,7 +254,7 @@ def test_generation_gives_the_log_probs_of_training_or_one_line(family: str) -> 
         assert "name=vllm" in str(error) and "\n" not in str(error) and type(module.lm).__name__ in str(error)
         return
     responses = [done[request.request_id].response_ids for request in requests]
-    side = pack_side([request.prompt_ids for request in requests], responses, module.why_padded is not None)
+    side = pack_responses([request.prompt_ids for request in requests], responses, module.why_padded is not None)
     ids = torch.tensor([i for response in responses for i in response])
     found = module.scores(side).logits().log_softmax(-1).gather(1, ids[:, None])[:, 0]
     drawn = torch.tensor([p for request in requests for p in done[request.request_id].log_probs])

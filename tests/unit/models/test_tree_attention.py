@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sdpo.models.forward import PolicyModule
 from sdpo.models.tree_attention import why_padded
-from sdpo.tokens.packing import pack_side
+from sdpo.tokens.packing import pack_responses
 
 VOCAB = 29
 SMALL = {
@@ -76,7 +76,7 @@ def _rows() -> tuple[list[list[int]], list[list[int]]]:
 
 def _pass(module: PolicyModule, padded: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     module.zero_grad()
-    side = pack_side(*_rows(), padded=padded).to(next(module.parameters()).device)
+    side = pack_responses(*_rows(), padded=padded).to(next(module.parameters()).device)
     hidden = module(side)
     (hidden.float().tanh() * torch.arange(hidden.shape[1], device=hidden.device)).sum().backward()
     return hidden.detach(), {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
@@ -86,7 +86,7 @@ def _pass(module: PolicyModule, padded: bool) -> tuple[torch.Tensor, dict[str, t
 def test_states_and_gradients_over_a_tree_are_those_of_padded_rows(kind: str) -> None:
     module = PolicyModule(_model(kind, READS_TREES[kind]), VOCAB)
     assert module.why_padded is None
-    assert pack_side(*_rows()).input_ids.numel() < 0.6 * pack_side(*_rows(), padded=True).input_ids.numel()
+    assert pack_responses(*_rows()).input_ids.numel() < 0.6 * pack_responses(*_rows(), padded=True).input_ids.numel()
     (tree, tree_gradients), (rows, row_gradients) = _pass(module, padded=False), _pass(module, padded=True)
     torch.testing.assert_close(tree, rows, atol=1e-6, rtol=1e-5)
     assert tree_gradients.keys() == row_gradients.keys() and len(row_gradients) > 5

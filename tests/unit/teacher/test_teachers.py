@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.models.forward import PolicyModule
 from sdpo.teacher.teachers import EmaTeacher, FrozenTeacher, LiveTeacher, TrustRegionTeacher, build_teacher
-from sdpo.tokens.packing import pack_side
+from sdpo.tokens.packing import pack_responses
 
 
 def _module(seed: int = 0, dropout: float = 0.0) -> PolicyModule:
@@ -33,8 +33,8 @@ def _constant(module: PolicyModule, value: float) -> PolicyModule:
     return module
 
 
-SIDE = pack_side([[1, 2, 3], [4]], [[5, 6], [7]])
-OTHER = pack_side([[9, 9, 1, 2, 3], [8, 4]], [[5, 6], [7]])
+SIDE = pack_responses([[1, 2, 3], [4]], [[5, 6], [7]])
+OTHER = pack_responses([[9, 9, 1, 2, 3], [8, 4]], [[5, 6], [7]])
 
 
 @pytest.mark.parametrize(("updates", "expected"), [(1, 0.05), (10, 0.401263)])

@@ -16,11 +16,11 @@ from sdpo.tokens.partition import (
 def row(index: int, prompt: int, response: int, teacher: int | None = None) -> TrainRow:
     """Rows of one prompt length share their prompt and nothing else."""
     teacher_ids = None if teacher is None else [1] * teacher
-    return TrainRow("p", index, [1] * (prompt - 1) + [3], [100 + index] * response, teacher_ids)
+    return TrainRow.single_turn("p", index, [1] * (prompt - 1) + [3], [100 + index] * response, teacher_ids)
 
 
 ROWS = [row(i, 3 + i % 5, 1 + (7 * i) % 11, 4 + i % 3 if i % 4 else None) for i in range(23)]
-GROUPS = [TrainRow(f"p{g}", i, [g] * 10, [100 + i] * 5, [50 + g] * 20) for g in range(4) for i in range(3)]
+GROUPS = [TrainRow.single_turn(f"p{g}", i, [g] * 10, [100 + i] * 5, [50 + g] * 20) for g in range(4) for i in range(3)]
 
 
 def indices(parts: list[list[TrainRow]]) -> list[int]:
@@ -111,7 +111,7 @@ def test_plan_pairs_up_the_collectives_of_all_ranks(world: int) -> None:
 
 def test_no_chunk_mixes_rows_with_and_without_a_teacher() -> None:
     for chunk in plan_micro_batches(ROWS, 1)[0]:
-        assert len({r.teacher_prompt_ids is None for r in chunk.rows}) == 1
+        assert len({bool(r.distillation) for r in chunk.rows}) == 1
 
 
 def test_a_rank_without_rows_gets_fillers_of_the_shortest_row() -> None:

@@ -74,7 +74,7 @@ def mini_batch() -> MiniBatch:
     for group, index in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (3, 0)):
         response, feedback = ids(1, 8), ids(1, 3) if group else []
         rows.append(
-            TrainRow(
+            TrainRow.single_turn(
                 f"p{group}",
                 index,
                 prompts[group],

@@ -17,7 +17,7 @@ from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
 from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import full_state_dict
-from sdpo.records import MiniBatch
+from sdpo.records import Distillation, MiniBatch, PolicyGradient, TrainRow
 from sdpo.tokens.packing import pack_chunk
 from sdpo.tokens.partition import Chunk, side_tokens
 from sdpo.workers.actor import Actor, split_over_ranks
@@ -115,6 +115,65 @@ def test_one_optimizer_step_reads_every_distinct_beginning_once_on_each_side(act
     assert (student, teacher) == ([expected[0]], [expected[1]] if mode == "sdpo" else [])
 
 
+PROMPT, TURNS, TOOL = [3, 4], ([7, 8, 9], [10, 11]), [5, 6]
+FIRST, SECOND = (2, 5), (7, 9)  # of the policy, in prompt + first turn + tool result + second turn
+
+
+@pytest.mark.parametrize("kind", ["policy_gradient", "distillation"])
+def test_a_row_of_two_turns_has_the_gradient_of_the_turns_as_rows_of_their_own(actor_config, kind):
+    """Same contexts, so nothing but the form differs; the tool result between the turns is in neither loss."""
+    actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla" if kind == "policy_gradient" else "sdpo"
+    history = [*PROMPT, *TURNS[0], *TOOL]
+    both = TrainRow("p", 0, [*history, *TURNS[1]], (FIRST, SECOND), [-2.0] * 5)
+    apart = [
+        TrainRow.single_turn("p", 0, PROMPT, TURNS[0], sampler_logprobs=[-2.0] * 3),
+        TrainRow.single_turn("p", 1, history, TURNS[1], sampler_logprobs=[-2.0] * 2),
+    ]
+    if kind == "policy_gradient":
+        both.policy_gradient = PolicyGradient([0.5] * 3 + [-1.5] * 2)
+        apart[0].policy_gradient, apart[1].policy_gradient = PolicyGradient(0.5), PolicyGradient(-1.5)
+    else:
+        hints = [12, 13], [14, *PROMPT, 15]
+        both.distillation = Distillation(FIRST, hints[0]), Distillation(SECOND, hints[1])
+        for row, hint in zip(apart, hints, strict=True):
+            row.distillation = (Distillation(row.spans[0], hint),)
+    reports, weights = [], []
+    for rows in ([both], apart):
+        actor = _actor(actor_config)
+        reports.append(_update(actor, MiniBatch(rows)).metrics)
+        weights.append(_weights(actor))
+    assert reports[0]["actor/grad_norm"] > 1e-3
+    for name in ("actor/loss", "actor/grad_norm", "actor/entropy"):
+        assert reports[0][name] == pytest.approx(reports[1][name], rel=1e-5), name
+    for name, value in weights[1].items():
+        torch.testing.assert_close(weights[0][name], value, atol=1e-5, rtol=0)
+
+
+def test_a_hint_at_one_turn_costs_the_teacher_the_hint_and_that_turn(actor_config):
+    """What it has read up to the turn is shared with the other hint of the row; the turns between cost nothing."""
+    history = [*PROMPT, *TURNS[0], *TOOL]
+    row = TrainRow("p", 0, [*history, *TURNS[1]], (FIRST, SECOND), [-2.0] * 5)
+    row.distillation = Distillation(SECOND, [*history, 12, 13]), Distillation(SECOND, [*history, 14])
+    actor = _actor(actor_config)
+    student, teacher = _count_tokens(actor.student), _count_tokens(actor.teacher.module)
+    _update(actor, MiniBatch([row]))
+    assert student == [len(history) + 2]
+    assert teacher == [len(history) + (2 + 2) + (1 + 2)]
+
+
+def test_a_component_of_weight_zero_costs_no_pass_and_stays_in_the_denominator(actor_config, mini_batch):
+    rows = mini_batch.rows
+    for row in rows[3:]:
+        row.distillation = (replace(row.distillation[0], weight=0.0),)
+    actor = _actor(actor_config)
+    read = _count_tokens(actor.student)
+    loss = _update(actor, mini_batch).metrics["actor/loss"]
+    assert read == [side_tokens(rows[:3])[0]]
+    alone = _update(_actor(actor_config), MiniBatch(rows[:3])).metrics["actor/loss"]
+    tokens = [MiniBatch(part).denominators()["distillation"].tokens for part in (rows[:3], rows)]
+    assert loss == pytest.approx(alone * tokens[0] / tokens[1], rel=1e-5)
+
+
 def test_old_log_probs_cost_a_pass_only_when_the_policy_moves_in_between(actor_config, mini_batch):
     halves = [MiniBatch(mini_batch.rows[:3]), MiniBatch(mini_batch.rows[3:])]
     actor = _actor(actor_config)
@@ -133,7 +192,7 @@ def _use_algorithm(config: Config, batch: MiniBatch, mode: str) -> None:
     config.actor_rollout_ref.actor.policy_loss.loss_mode = mode
     if mode == "vanilla":
         for i, row in enumerate(batch.rows):
-            row.advantage, row.teacher_prompt_ids = (-1.0) ** i * 0.5, None
+            row.policy_gradient, row.distillation = PolicyGradient((-1.0) ** i * 0.5), ()
 
 
 def _count_tokens(module: PolicyModule) -> list[int]:
@@ -145,7 +204,7 @@ def _count_tokens(module: PolicyModule) -> list[int]:
 
 def test_equal_weights_and_equal_contexts_give_no_loss_and_no_gradient(actor_config, mini_batch):
     for row in mini_batch.rows:
-        row.teacher_prompt_ids = list(row.prompt_ids)
+        row.distillation = (Distillation(row.spans[0], row.token_ids[: row.spans[0][0]]),)
     metrics = _update(_actor(actor_config), mini_batch).metrics
     assert abs(metrics["actor/loss"]) < 1e-6 and metrics["actor/grad_norm"] < 1e-5
 

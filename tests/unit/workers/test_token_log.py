@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sdpo.models.load import load_causal_lm
-from sdpo.records import TrainRow
+from sdpo.records import PolicyGradient, TrainRow
 from sdpo.tracking.history import TOKENS_FILE
 from sdpo.training.run_folder import LOCK, locked
 from sdpo.workers.actor import Actor, split_over_ranks
@@ -42,9 +42,10 @@ def test_the_numbers_are_those_of_a_plain_forward_pass(actor_config, mini_batch,
     assert 0 < len(lines) <= 8 and {line["policy_version"] for line in lines} == {0}
     for line in lines:
         row = rows[line["uid"], line["index"]]
-        assert len(line["tokens"]) == len(row.response_ids)
-        assert line["student"] == pytest.approx(_direct(actor_config, row.prompt_ids, row.response_ids), abs=2e-3)
-        teacher = _direct(actor_config, row.teacher_prompt_ids, row.response_ids)
+        assert len(line["tokens"]) == len(row.policy_ids)
+        prompt = row.token_ids[: row.spans[0][0]]
+        assert line["student"] == pytest.approx(_direct(actor_config, prompt, row.policy_ids), abs=2e-3)
+        teacher = _direct(actor_config, row.distillation[0].context_ids, row.policy_ids)
         assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
 
 
@@ -58,7 +59,7 @@ def test_of_two_fsdp_ranks_the_first_notes_its_rows_and_neither_waits_for_the_ot
     assert 0 < len(lines) < len(rows)
     for line in lines:
         row = rows[line["uid"], line["index"]]
-        teacher = _direct(actor_config, row.teacher_prompt_ids, row.response_ids)
+        teacher = _direct(actor_config, row.distillation[0].context_ids, row.policy_ids)
         assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
 
 
@@ -81,7 +82,7 @@ def test_without_a_teacher_or_with_no_samples_wanted_there_are_no_lines(actor_co
     actor_config.trainer.log_samples = 64
     actor_config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
     for i, row in enumerate(mini_batch.rows):
-        row.advantage, row.teacher_prompt_ids = (-1.0) ** i, None
+        row.policy_gradient, row.distillation = PolicyGradient((-1.0) ** i), ()
     assert not _update(actor_config, mini_batch)
 
 
@@ -96,6 +97,6 @@ def test_a_worker_never_touches_the_files_of_a_run_folder(actor_config, mini_bat
 
 
 def test_two_rows_of_each_of_the_first_groups_are_chosen_and_only_such_with_a_teacher_here():
-    rows = [TrainRow(f"p{g}", i, [1], [2], [1] if i != 1 else None) for g in range(9) for i in range(4)]
+    rows = [TrainRow.single_turn(f"p{g}", i, [1], [2], [1] if i != 1 else None) for g in range(9) for i in range(4)]
     assert traced_rows(rows, rows) == {(f"p{g}", i) for g in range(4) for i in (0, 2)}
     assert traced_rows(rows, rows[:4]) == {("p0", 0), ("p0", 2)}

@@ -1,0 +1,1 @@
+"""The components of the loss, and their sum."""
