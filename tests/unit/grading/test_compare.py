@@ -5,8 +5,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sdpo.grading.compare import outputs_equal, values_equal
+from sdpo.grading.compare import DECIMAL, NUMBER, outputs_equal, values_equal
 from sdpo.grading.sandbox.inside.frames import Opaque
 
 
@@ -117,3 +119,15 @@ def test_values_that_mean_the_same_are_equal(got, expected):
 )
 def test_values_that_differ_are_not_equal(got, expected):
     assert not values_equal(got, expected)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text("019.eE+-_x", max_size=9))
+def test_a_number_is_what_float_reads_without_its_liberties(token):
+    try:
+        float(token)
+        readable = "_" not in token
+    except ValueError:
+        readable = False
+    assert bool(NUMBER.fullmatch(token)) == readable
+    assert bool(DECIMAL.fullmatch(token)) == (readable and not token.lstrip("+-").isdigit())

@@ -10,8 +10,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from sdpo.grading.sandbox.inside.frames import FrameError, Opaque, decode, encode, pack, unpack
+from sdpo.grading.compare import values_equal
+from sdpo.grading.feedback import show
+from sdpo.grading.sandbox.inside.frames import FrameError, Opaque, decode, describe, encode, pack, unpack
 from sdpo.grading.sandbox.outcome import Fault
 
 
@@ -166,3 +170,37 @@ def test_a_description_of_an_error_in_another_shape_is_empty_at_any_depth(depth)
         nested = [nested]
     fault = Fault.from_message({"type": nested, "message": nested, "frames": [[1, nested, nested]], "code": nested})
     assert (fault.type, fault.message, fault.frames, fault.code) == ("Error", "", ((1, "", ""),), "")
+
+
+ODD = st.sampled_from(
+    ["NaN", "sNaN", "-Infinity", "1E+999999999", "1e-999999999", "1.0", "0x10", "9" * 5000, "12:00", ""]
+)
+TAGS = st.sampled_from([*"ifobBcDFtszqdOCnx", "dt", "da", "ti", "td", "D2", "ref"])
+SENT = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | ODD,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(TAGS, inner, min_size=1, max_size=1)
+        | st.builds(lambda tag, item: {tag: [item]}, TAGS, inner)
+        | st.builds(lambda tag, pairs: {tag: pairs}, TAGS, st.lists(st.tuples(inner, inner).map(list), max_size=3))
+    ),
+    max_leaves=12,
+)
+EXPECTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SENT, EXPECTED)
+def test_whatever_a_program_sends_is_refused_or_can_be_compared_and_shown(sent, expected):
+    try:
+        value = decode(sent)
+    except FrameError:
+        return
+    for wanted in (expected, 5, 1.5, 10**5000, None):
+        assert values_equal(value, wanted) in (True, False)
+        assert values_equal([value, {"a": value}], [wanted, {"a": wanted}]) in (True, False)
+    assert isinstance(show(value), str) and isinstance(describe(value), str)
