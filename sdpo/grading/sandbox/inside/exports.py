@@ -7,6 +7,7 @@ import collections
 import datetime
 import importlib
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -127,6 +128,11 @@ def decode_rare(tag: str, body: Any, decode: Callable[[Any], Any]) -> Any:
             raise FrameError("not a view")
         return getattr(content, word)()
     return None
+
+
+def is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
 
 
 def is_value(value: Any) -> bool:

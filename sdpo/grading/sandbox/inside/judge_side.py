@@ -17,6 +17,7 @@ from .exports import (
     decode_rare,
     encode_rare,
     error_base,
+    is_array,
     is_value,
     kind_of,
     make_error,
@@ -101,6 +102,7 @@ class JudgeSide:
         self.testimony = Testimony()
         self.weak = self.testimony.weak
         self.withhold, self.edited = withhold, False
+        self.fetched: set[int] = set()  # callable attributes of the tests' objects that the solution took; kept alive
         self.broken: dict[str, Any] = {}
 
     def import_names(self, asked: list[str], borrowed: list[str], classes: list[str]) -> dict[str, Any]:
@@ -173,7 +175,7 @@ class JudgeSide:
         for place, data in changed:
             target = kwargs[place] if isinstance(place, str) else args[place]
             content = self.decode(data)
-            if isinstance(target, (set, dict)) and content == target:
+            if isinstance(target, set) and content == target:
                 continue  # only the order differs
             if returned and (isinstance(place, str) or references(args, place) > UNSEEN + 1):
                 self.edited = True
@@ -182,7 +184,7 @@ class JudgeSide:
             if type(content) is not type(target) and not (type(content) is dict and isinstance(target, dict)):
                 self.broken = {"protocol": "an argument came back as another type"}
                 raise LinkBroken
-            if isinstance(target, (list, bytearray)):
+            if isinstance(target, (list, bytearray)) or is_array(target) and target.shape == content.shape:
                 target[:] = content
                 continue
             target.clear()
@@ -195,6 +197,9 @@ class JudgeSide:
         kind = self.proxies.get(number) if isinstance(number, int) else None
         if isinstance(kind, type) and issubclass(kind, BaseException):
             error = kind(str(data.get("message", ""))[:600])
+            if isinstance(instance := data.get("object"), int):
+                self.testimony.meet(instance, "object", data.get("classes"))
+                error._sdpo = (self, instance)  # type: ignore[attr-defined]
         else:
             error = make_error(data.get("base"), data.get("message", ""))
         if type(error).__name__ in GENERIC_NAMES:
@@ -215,8 +220,6 @@ class JudgeSide:
             return None
         if (name := built_in(value)) is not None:
             return {"built-in": name}
-        if kind_of(value) == "object" and not isinstance(value, type(NotImplemented)):
-            self.weak.append("an object of the tests was handed over")
         return {"ref": [self.exports.number(value), kind_of(value), name_of(value)]}
 
     def resolve(self, tag: str, body: Any) -> Any:
@@ -246,12 +249,17 @@ class JudgeSide:
                 raise AttributeError(str(args[0])[:100])
             if operation in ("setattr", "setitem"):
                 self.weak.append("an object of the tests was changed by the program")
+            if operation == "call" and id(target) in self.fetched:
+                self.weak.append("a method of an object of the tests was called by the program")
             if operation == "next" and read_again(target):
                 self.weak.append("an iterator that the tests read again was consumed by the program")
             if operation == "call":
                 keywords = {str(k): self.decode(v) for k, v in question.get("kwargs", {}).items()}
                 return {"ok": self.encode(target(*args, **keywords))}
-            return {"ok": self.encode(OPERATIONS[operation](target, *args))}
+            value = OPERATIONS[operation](target, *args)
+            if operation == "getattr" and callable(value):
+                self.fetched.add(id(value))
+            return {"ok": self.encode(value)}
         except FrameError:
             raise
         except Exception as error:  # the tests' own code; the solution sees the built-in class

@@ -32,7 +32,7 @@ def make_proxy(side: JudgeSide, number: int, kind: str, name: str, classes: Any,
     if kind == "error":
         base = getattr(builtins, str(extra), Exception)
         base = base if isinstance(base, type) and issubclass(base, BaseException) else Exception
-        return type(name, (base,), {"_sdpo": (side, number)})
+        return type(name, (base,), {"_sdpo": (side, number), "__getattr__": remote_attribute_of_error})
     if kind == "class":
         return RemoteClass(name, (), {"_sdpo": (side, number)})
     if extra is not None:
@@ -49,8 +49,10 @@ def remote_number(value: Any) -> int | None:
         return type.__getattribute__(value, "__dict__")["_sdpo"][1]
     if kind in (RemoteObject, RemoteIterator) or kind in PLAIN_SUBCLASSES.values():
         return object.__getattribute__(value, "_sdpo")[1]
-    reference = getattr(value, "_sdpo", None) if kind is type(remote_number) else None
-    return reference[1] if reference else None
+    if kind is type(remote_number) or isinstance(value, BaseException):
+        reference = object.__getattribute__(value, "__dict__").get("_sdpo")
+        return reference[1] if reference else None
+    return None
 
 
 def remote_function(side: JudgeSide, number: int, name: str, documentation: Any) -> Callable[..., Any]:
@@ -72,6 +74,13 @@ def remote_attribute(value: Any, name: str) -> Any:
     if name.startswith(MEMORY_PROTOCOLS):
         raise AttributeError(name)
     return _reference(value)[0].ask("getattr", [value, name])
+
+
+def remote_attribute_of_error(value: BaseException, name: str) -> Any:
+    """What a class of the solution keeps in its exceptions; what the interpreter looks for in any stays here."""
+    if name.startswith("_") or "_sdpo" not in vars(value):
+        raise AttributeError(name)
+    return remote_attribute(value, name)
 
 
 def _remote(name: str) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from .exports import (
     decode_rare,
     encode_rare,
     error_base,
+    is_array,
     is_own,
     is_stored,
     is_value,
@@ -32,6 +33,10 @@ from .printed import Printed
 from .solver import load
 
 MUTABLE = (list, dict, set, bytearray, deque)
+
+
+def is_mutable(value: Any) -> bool:
+    return isinstance(value, MUTABLE) or is_array(value)
 
 
 def as_dict(data: Any) -> Any:
@@ -89,7 +94,7 @@ class SolverSide:
         answer: dict[str, Any] = {"ok": self.encode(result)}
         if operation == "getattr":
             answer["stored"] = is_stored(*args)
-        changed = [[place, self.encode(value)] for place, value in given.items() if isinstance(value, MUTABLE)]
+        changed = [[place, self.encode(value)] for place, value in given.items() if is_mutable(value)]
         changed = [[place, data] for place, data in changed if data not in (raw[place], as_dict(raw[place]))]
         if changed:
             answer["changed"] = changed
@@ -151,7 +156,8 @@ class SolverSide:
         kind = type(error)
         data["base"] = error_base(kind)
         if kind.__module__ != "builtins":
-            data["class"] = self.exports.number(kind)
+            data["class"], data["object"] = self.exports.number(kind), self.exports.number(error)
+            data["classes"] = self.exports.known(bases_of(kind))
         return data
 
 
