@@ -18,6 +18,8 @@ from sdpo.records import Prompt
 
 # Private-use characters mark where a control string was taken out of the content while the template runs.
 _OPEN, _CLOSE = "\ue000", "\ue001"
+_MARK = f"{_OPEN}[0-9]+{_CLOSE}"
+_TRIED = 100  # words that are looked for in a longer one
 _BRACKETED = re.compile(r"[^\w\s].*[^\W\d].*[^\w\s]", re.DOTALL)
 
 
@@ -64,23 +66,14 @@ class ChatRenderer:
 
         Raises DataError when the template refuses the messages (roles it does not know, no system message, ...).
         """
-        rendered, taken = self._render(messages, tools, template_kwargs)
-        ids: list[int] = []
-        for piece in re.split(f"({_OPEN}[0-9]+{_CLOSE})", rendered) if taken else [rendered]:
-            if piece in taken:
-                ids += self._ids_of_text(taken[piece])
-            elif piece:
-                ids += self.tokenizer.encode(piece, add_special_tokens=False)
-        bos = self.tokenizer.bos_token_id
-        while bos is not None and ids[:2] == [bos, bos]:
-            del ids[0]
-        return ids
+        return self._encode(*self._render(messages, tools, template_kwargs))
 
     def student_ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt as the policy sees it. Raises DataError when the template leaves out what a user or
-        the system says, a tool, or an option of the row."""
-        self._check_complete(prompt)
-        return self.prompt_ids(prompt.messages, prompt.tools, prompt.template_kwargs)
+        the system says, the tools, or an option of the row."""
+        rendered, taken = self._render(prompt.messages, prompt.tools, prompt.template_kwargs)
+        self._check_complete(prompt, _with_originals(rendered, taken))
+        return self._encode(rendered, taken)
 
     def render_text(
         self,
@@ -89,28 +82,35 @@ class ChatRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The rendered prompt as text, for people: control strings of the template and of the content look alike."""
-        rendered, taken = self._render(messages, tools, template_kwargs)
-        for mark, original in taken.items():
-            rendered = rendered.replace(mark, original)
-        return rendered
+        return _with_originals(*self._render(messages, tools, template_kwargs))
 
-    def _check_complete(self, prompt: Prompt) -> None:
-        rendered = self.render_text(prompt.messages, prompt.tools, prompt.template_kwargs)
-        letters = "".join(rendered.split())
+    def _check_complete(self, prompt: Prompt, rendered: str) -> None:
         for message in prompt.messages:
-            text = message["content"]
-            if message["role"] in ("user", "system") and "".join(text.split()) not in letters:
-                lost = [word for word in re.findall(r"\w+", text) if word not in rendered]  # may be quoted, or escaped
-                if lost:
-                    where = f"the chat template leaves out {lost[0][:40]!r} of what the {message['role']} says"
-                    raise DataError(f"{where}; give content as one text, or another model")
+            lost = _left_out(message["content"], rendered) if message["role"] in ("user", "system") else ""
+            if lost:
+                where = f"the chat template leaves out {lost[:40]!r} of what the {message['role']} says"
+                raise DataError(f"{where}; use a model whose template says it")
         unread = sorted(set(prompt.template_kwargs or {}) - self.options) if self.options is not None else []
         if unread:
             read = ", ".join(sorted(self.options)) or "none"
             raise DataError(f"the chat template does not read the option {unread[0]!r} (it reads {read}); leave it out")
-        for tool in prompt.tools or ():
-            if tool.get("function", tool).get("name", "") not in rendered:
+        if prompt.tools:
+            names = [tool.get("function", tool).get("name", "") for tool in prompt.tools]
+            without = self.render_text(prompt.messages, None, prompt.template_kwargs)
+            if rendered == without or not all(name in rendered for name in names):
                 raise DataError("the chat template leaves out the tools; use a model that is made for them")
+
+    def _encode(self, rendered: str, taken: Mapping[str, str]) -> list[int]:
+        ids: list[int] = []
+        for piece in re.split(f"({_MARK})", rendered) if taken else [rendered]:
+            if piece in taken:
+                ids += self._ids_of_text(taken[piece])
+            elif piece:
+                ids += self.tokenizer.encode(piece, add_special_tokens=False)
+        bos = self.tokenizer.bos_token_id
+        while bos is not None and ids[:2] == [bos, bos]:
+            del ids[0]
+        return ids
 
     def generation_header_ids(self, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
         """Ids that the template puts before a response, e.g. of "<|im_start|>assistant\\n"; [] if it puts none."""
@@ -194,6 +194,19 @@ class ChatRenderer:
             roles = [message.get("role") for message in messages]
             reason = " ".join(str(error).split()) or type(error).__name__
             raise DataError(f"chat template: cannot render messages with roles {roles}: {reason}") from error
+
+
+def _with_originals(rendered: str, taken: Mapping[str, str]) -> str:
+    return re.sub(_MARK, lambda mark: taken.get(mark[0], mark[0]), rendered) if taken else rendered
+
+
+def _left_out(text: str, rendered: str) -> str:
+    """A word of `text` that is not in `rendered`; "" when none is missing. Blanks may differ, quotes may be escaped."""
+    if text in rendered or "".join(text.split()) in "".join(rendered.split()):
+        return ""
+    there = set(re.findall(r"\w+", rendered))
+    missing = [word for word in dict.fromkeys(re.findall(r"\w+", text)) if word not in there]
+    return next((word for word in missing[:_TRIED] if word not in rendered), "")
 
 
 @dataclass(frozen=True)

@@ -150,8 +150,11 @@ def prompt(**fields) -> Prompt:
 def test_a_row_whose_tools_the_template_ignores_is_refused(chatml_tokenizer) -> None:
     tools = ({"type": "function", "function": {"name": "get_weather", "description": "d"}},)
     ChatRenderer(chatml_tokenizer).student_ids(prompt(tools=tools))
-    with pytest.raises(DataError, match="leaves out the tools"):
-        renderer(chatml_tokenizer, TURNS + HEADER).student_ids(prompt(tools=tools))
+    said = ({"role": "user", "content": "Ask get_weather"},)
+    only_first = "{{ tools[0] | tojson if tools }}" + TURNS + HEADER
+    for template, given in ((TURNS + HEADER, tools), (only_first, (*tools, {"name": "get_time"}))):
+        with pytest.raises(DataError, match="leaves out the tools"):
+            renderer(chatml_tokenizer, template).student_ids(prompt(tools=given, messages=said))
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -184,3 +187,10 @@ def test_a_template_may_quote_and_trim_what_it_is_given(chatml_tokenizer, text: 
     said = ({"role": "user", "content": text},)
     template = "{% for m in messages %}{{ " + how + " }}{% endfor %}"
     assert renderer(chatml_tokenizer, template).student_ids(prompt(messages=said))
+
+
+def test_looking_for_what_is_left_out_takes_one_pass_however_long_the_text(chatml_tokenizer) -> None:
+    """Every word is another one, and none is found as it stands."""
+    text = "\n".join(f'"w{i}"<|im_end|>' for i in range(3_000))
+    template = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    assert renderer(chatml_tokenizer, template).student_ids(prompt(messages=({"role": "user", "content": text},)))
