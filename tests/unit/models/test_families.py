@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
@@ -93,6 +93,7 @@ AFTER_THE_HEAD = {
 }
 
 
+@settings(max_examples=30)
 @given(what=st.sampled_from(sorted(AFTER_THE_HEAD)), size=st.floats(0.01, 3.0))
 def test_whatever_a_forward_pass_does_to_its_logits_is_found(what: str, size: float) -> None:
     lm = tiny_llama()
