@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 from pathlib import Path
@@ -68,6 +69,9 @@ def check_grading(config: Config) -> None:
         raise ConfigError(
             problem("grading.service_url", None, "the address of the service", "needed by grading.backend=http")
         )
+    if grading.tool_parser not in ("auto", "none") and importlib.util.find_spec("vllm") is None:
+        fix = "install vLLM, whose parsers these are"
+        raise ConfigError(problem("grading.tool_parser", grading.tool_parser, "auto | none without vLLM", fix))
     fields = ("headline", "input", "expected", "got")
     try:
         grading.feedback_template.format(**dict.fromkeys(fields, ""))

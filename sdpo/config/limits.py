@@ -42,6 +42,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "grading.sandbox_level": ("L3", "L3-", "L2", "L1"),
     "grading.feedback_style": ("plain", "leetcode"),
     "grading.reasoning_parser": ("auto", "none", *parsers.REASONING_PARSERS),
+    "grading.tool_parser": ("auto", "none", *parsers.TOOL_PARSERS),
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.export_dtype": ("auto", *_DTYPES),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),

@@ -208,6 +208,7 @@ class GradingConfig:
     reveal_gold: bool = False  # mathematics, multiple choice and tool calls: may the feedback hold the gold answer
     answer_tags_required: bool = False  # multiple choice: only <answer>B</answer> counts
     reasoning_parser: str = "auto"  # marks of reasoning, which is never graded: auto (of every family) | none | the name of a vLLM reasoning parser
+    tool_parser: str = "auto"  # tool calls: auto (by the marks in the response) | none (JSON, Python and Action lines only) | the name of a vLLM tool parser (its format only)
     fail_weak: bool = False  # a pass of assert tests that the program had a say in (integrity: weak) fails instead of a flag
     judge_url: str | None = None  # OpenAI-compatible endpoint that grades rows of data_source judge, e.g. http://host:8000/v1
     judge_model: str | None = None  # its model

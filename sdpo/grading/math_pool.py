@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 WORKER = str(Path(__file__).with_name("math_worker.py"))
 PACKAGES = str(Path(__file__).parents[2])  # where the worker finds this package
@@ -45,7 +47,7 @@ class AlgebraProcess:
             self.close()
             raise AlgebraFault(f"the algebra process does not start: {error!r}") from None
 
-    def ask(self, request: dict, seconds: float) -> bool:
+    def ask(self, request: dict, seconds: float) -> Any:
         """`seconds` of CPU time: on a loaded machine wall time would make right answers wrong. AlgebraTimeout when
         they are used up; EOFError when the process died of the request, or waited for ever."""
         pipe_in, pipe_out = self._process.stdin, self._process.stdout
@@ -70,7 +72,7 @@ class AlgebraProcess:
             if not part:
                 raise EOFError
             answer += part
-        return bool(json.loads(answer)["result"])
+        return json.loads(answer)["result"]
 
     def _cpu_seconds(self) -> float:
         try:
@@ -89,8 +91,9 @@ class AlgebraProcess:
 class AlgebraPool:
     """At most `size` processes, started when first needed. Thread-safe."""
 
-    def __init__(self, size: int, seconds: float) -> None:
+    def __init__(self, size: int, seconds: float, start: Callable[[], AlgebraProcess] = AlgebraProcess) -> None:
         self.seconds = seconds
+        self._start = start
         self._idle: queue.LifoQueue[AlgebraProcess | None] = queue.LifoQueue()
         for _ in range(size):
             self._idle.put(None)
@@ -98,13 +101,13 @@ class AlgebraPool:
         self._lock = threading.Lock()
         self.restarts = 0
 
-    def ask(self, request: dict) -> bool:
+    def ask(self, request: dict) -> Any:
         """Raises AlgebraTimeout (the expression's fault) or AlgebraFault (nobody's)."""
         process = self._idle.get()
         try:
             for last in (False, True):
                 if process is None:
-                    process = AlgebraProcess()
+                    process = self._start()
                 try:
                     return process.ask(request, self.seconds)
                 except AlgebraTimeout:

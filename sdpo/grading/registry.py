@@ -14,6 +14,7 @@ from .backends.http import HttpRunner
 from .backends.modal import ModalRunner
 from .backends.retry import Retry
 from .base import Grader, KindGrader
+from .call_formats import CallReader
 from .code import CodeGrader, error_text
 from .custom import CustomGrader, load_function
 from .feedback import FeedbackOptions
@@ -85,16 +86,17 @@ def build_source_grader(config: Config) -> SourceGrader:
         )
     limits = Limits(grading.cpu_seconds, grading.memory_mb, grading.max_output_kb)
     algebra = AlgebraPool(grading.algebra_processes, ALGEBRA_SECONDS)
+    calls = CallReader(grading.tool_parser)
     makers: dict[str, Callable[[], KindGrader]] = {
         "code": lambda: CodeGrader(LazyRunner(runner), limits, options, grading.fail_weak),
         "math": lambda: MathGrader(algebra, grading.reveal_gold),
         "multiple_choice": lambda: MultipleChoiceGrader(grading.answer_tags_required, grading.reveal_gold),
-        "tool_calls": lambda: ToolCallGrader(grading.reveal_gold),
+        "tool_calls": lambda: ToolCallGrader(grading.reveal_gold, calls),
         "text": lambda: TextGrader(),
         "programs": lambda: ProgramsKind(LazyRunner(runner), limits, options),
         "judge": lambda: build_judge(grading, options),
     }
-    return SourceGrader(kind_of, makers, runner, (algebra.close,), grading.reasoning_parser)
+    return SourceGrader(kind_of, makers, runner, (algebra.close, calls.close), grading.reasoning_parser)
 
 
 def feedback_options(grading: GradingConfig) -> FeedbackOptions:

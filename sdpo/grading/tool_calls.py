@@ -8,14 +8,40 @@ import math
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
-from .extract import fenced_blocks, tagged
+from .extract import fenced_blocks
 from .feedback import clean
 from .result import failed, passed, ungraded
 
+# Around JSON or Python calls. A mark without an end reaches to the next one, or to the end of the text.
+WRAPPERS = {
+    "<tool_call>": "</tool_call>",
+    "<longcat_tool_call>": "</longcat_tool_call>",
+    "<ifm|tool_call>": "</ifm|tool_call>",
+    "<tool_calls>": "</tool_calls>",
+    "<function_calls>": "</function_calls>",
+    "<|tool_call_start|>": "<|tool_call_end|>",
+    "<|START_ACTION|>": "<|END_ACTION|>",
+    "<|action_start|><|plugin|>": "<|action_end|>",
+    "<|python_start|>": "<|python_end|>",
+    "<|python_tag|>": "",
+    "<|tool_call|>": "",
+    "<function_call>": "",
+    "[TOOL_CALLS]": "",
+    "functools": "",
+}
+_ENDS = frozenset(filter(None, WRAPPERS.values()))
+_WRAPPER = re.compile(
+    "|".join(re.escape(mark) for mark in (*WRAPPERS, *_ENDS) if mark != "functools") + r"|functools(?=\[)"
+)
+# gpt-oss: a message addressed to a tool, in either order of channel and address.
+_HARMONY = re.compile(
+    r"to=(?:functions\.)?([\w.-]{1,200})(?:<\|channel\|>\w+)?\s*+(?:<\|constrain\|>)?\w*+\s*+<\|message\|>"
+    r"|(<\|(?:call|end|return|start|channel)\|>)"
+)
 ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:(.*)$", re.MULTILINE)
 ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
 NAME_KEYS = ("name", "Action", "action", "tool_name", "function")
@@ -75,7 +101,7 @@ def to_call(item: Any) -> Call:
 def from_json(text: str) -> Any:
     """Numbers of any length, exactly. Of equal keys the last one counts, as for every JSON reader of Python."""
     try:
-        return json.loads(text, parse_int=_integer, parse_float=_decimal)
+        return DECODER.decode(text)
     except (ValueError, RecursionError):
         raise MalformedCall("The arguments of a tool call are not valid JSON.") from None
 
@@ -95,12 +121,12 @@ def _decimal(digits: str) -> float | Decimal:
 
 
 def extract_calls(answer: str) -> list[Call]:
-    """The calls of a response, in order: <tool_call> blocks, else Action / Action Input lines, else JSON or
-    `name(a=1)` that is the whole answer or its last fenced block. Empty when there is none; MalformedCall when one
+    """The calls of a response, in order: bodies in the marks of a family, else Action / Action Input lines, else JSON
+    or `name(a=1)` that is the whole answer or its last fenced block. Empty when there is none; MalformedCall when one
     cannot be read."""
-    bodies = tagged(answer, "tool_call")
-    if bodies:
-        return [call for body in bodies for call in _from_text(body.strip())]
+    calls = _from_harmony(answer) or [call for body in _bodies(answer) for call in _from_text(body.strip())]
+    if calls:
+        return calls
     if ACTION_INPUT.search(answer):
         return _from_action_lines(answer)
     blocks = [content for language, content in fenced_blocks(answer) if language in CALL_LANGUAGES]
@@ -110,29 +136,77 @@ def extract_calls(answer: str) -> list[Call]:
     return []
 
 
+def _bodies(answer: str) -> list[str]:
+    """What stands between the marks of the kind that comes first."""
+    bodies, kind, start = [], "", None
+    outer = "<tool_calls>" if "<tool_call>" in answer else ""
+    for match in _WRAPPER.finditer(answer):
+        mark = match[0]
+        if mark == outer:
+            continue
+        kind = kind or (mark if mark in WRAPPERS else "")
+        if mark == kind:
+            if start is not None and not WRAPPERS[kind]:
+                bodies.append(answer[start : match.start()])
+            start = match.end()
+        elif kind and mark == WRAPPERS[kind] and start is not None:
+            bodies.append(answer[start : match.start()])
+            start = None
+    if start is not None and not WRAPPERS[kind]:
+        bodies.append(answer[start:])
+    return bodies
+
+
+def _from_harmony(answer: str) -> list[Call]:
+    calls, name, start = [], None, 0
+    for match in _HARMONY.finditer(answer):
+        if name is not None:
+            calls.append(to_call({"name": name, "arguments": answer[start : match.start()].strip()}))
+        name, start = match[1], match.end()
+    if name is not None:
+        calls.append(to_call({"name": name, "arguments": answer[start:].strip()}))
+    return calls
+
+
 def _from_text(text: str) -> list[Call]:
     if text.startswith(("{", "[{")) or re.match(r"\[\s*\{", text):
-        data = from_json(text)
-        return [to_call(item) for item in (data if isinstance(data, list) else [data])]
+        return [to_call(item) for data in _values(text) for item in (data if isinstance(data, list) else [data])]
     return _from_python(text)
 
 
+def _values(text: str) -> list[Any]:
+    """JSON values behind each other, with nothing but blanks, commas and semicolons between."""
+    values, at = [], 0
+    while at < len(text):
+        try:
+            value, at = DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            raise MalformedCall("The arguments of a tool call are not valid JSON.") from None
+        values.append(value)
+        at = SEPARATORS.match(text, at).end()  # type: ignore[union-attr]
+    return values
+
+
 def _from_python(text: str) -> list[Call]:
-    """`f(a=1)` or `[f(a=1), g(b="x")]` with literal keyword arguments; parsed, never evaluated."""
+    """`f(a=1)`, one a line, or `[f(a=1), g(b="x")]`, with literal keyword arguments; parsed, never evaluated."""
     try:
-        tree = ast.parse(text[:20_000], mode="eval").body
-        nodes = tree.elts if isinstance(tree, ast.List) else [tree]
+        lines = [line.value if isinstance(line, ast.Expr) else line for line in ast.parse(text[:20_000]).body]
+        nodes = [node for line in lines for node in (line.elts if isinstance(line, ast.List) else [line])]
         calls = []
         for node in nodes:
             if not isinstance(node, ast.Call) or node.args:
                 raise MalformedCall("A tool call has to name its arguments.")
-            arguments = {
-                str(keyword.arg): ast.literal_eval(_JsonNames().visit(keyword.value)) for keyword in node.keywords
-            }
+            arguments = {str(k.arg): ast.literal_eval(_JsonNames().visit(k.value)) for k in node.keywords}
             calls.append(Call(ast.unparse(node.func), arguments))
+        if not calls:
+            raise MalformedCall("The tool call is empty.")
         return calls
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
         raise MalformedCall("The tool call cannot be read.") from None
+
+
+DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_decimal)
+SEPARATORS = re.compile(r"[\s,;]*+")
 
 
 class _JsonNames(ast.NodeTransformer):
@@ -164,7 +238,7 @@ def _leading_object(text: str) -> dict[str, Any]:
     if not text or text.lower().startswith(("none", "null", "n/a")):
         return {}
     try:
-        value, _ = json.JSONDecoder(parse_int=_integer, parse_float=_decimal).raw_decode(text)
+        value, _ = DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         raise MalformedCall("The Action Input is not valid JSON.") from None
     if isinstance(value, str):
@@ -231,9 +305,18 @@ def difference(given: list[Call], gold: list[Call], tools: Any) -> str:
     return ""
 
 
+class CallReading(Protocol):
+    """Reads the calls of a response; see `call_formats.CallReader`, which knows more formats than this module."""
+
+    def read(self, answer: str, tools: Any, gold: list[Call], truncated: bool) -> list[Call]: ...
+
+
 class ToolCallGrader:
-    def __init__(self, reveal_gold: bool = False) -> None:
+    """`reader`: without one, calls are read by `extract_calls`."""
+
+    def __init__(self, reveal_gold: bool = False, reader: CallReading | None = None) -> None:
         self.reveal_gold = reveal_gold
+        self.reader = reader
 
     def check(self, prompt: Prompt) -> str | None:
         return None if read_gold(prompt.ground_truth) else "gold tool calls cannot be read"
@@ -243,7 +326,8 @@ class ToolCallGrader:
         if gold is None:
             return ungraded(GradeStatus.INVALID_GOLD, "gold tool calls cannot be read")
         try:
-            calls = extract_calls(answer)
+            reader = self.reader
+            calls = reader.read(answer, prompt.tools, gold, truncated) if reader else extract_calls(answer)
         except MalformedCall as error:
             return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, str(error))
         if not calls:

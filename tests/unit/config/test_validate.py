@@ -114,6 +114,8 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
         ("grading.memory_mb", 1, "a number >= 16"),
         ("grading.feedback_max_chars", 1, "a number >= 100"),
         ("grading.feedback_style", "long", "plain | leetcode"),
+        ("grading.reasoning_parser", "qwen4", "auto | none | deepseek_r1"),
+        ("grading.tool_parser", "qwen4_xml", "auto | none | apertus"),
         ("grading.max_infra_error_frac", 2.0, "a number in [0, 1]"),
         ("data.train_batch_size", 0, "a number >= 1"),
         ("data.val_batch_size", 0, "a number >= 1"),

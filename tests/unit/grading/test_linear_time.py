@@ -19,6 +19,7 @@ from sdpo.grading.backends.http import fault_of
 from sdpo.grading.backends.remote import read_answers
 from sdpo.grading.backends.reply import read_object
 from sdpo.grading.backends.retry import TransportFault
+from sdpo.grading.call_formats import OLD_MISTRAL, _closed, format_of
 from sdpo.grading.compare import outputs_equal, values_equal
 from sdpo.grading.extract import extract_code, fenced_blocks, tagged
 from sdpo.grading.feedback import FeedbackOptions, clean, describe_tests, show
@@ -139,6 +140,19 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "tool call of objects": ("<tool_call>", '{"a":', "</tool_call>"),
     "tool calls": ("", '<tool_call>{"name": "f"}</tool_call>', ""),
     "tool call of digits": ('<tool_call>{"name": "f", "arguments": {"a": ', "9", "}}</tool_call>"),
+    "open wrappers": ("", "<|tool_call|>", ""),
+    "wrappers of objects": ("<|python_tag|>", "{}; ", "{"),
+    "wrappers in wrappers": ("", "<tool_calls><tool_call>", "{}"),
+    "old Mistral": ("", "[TOOL_CALLS] ", "[{"),
+    "addresses of calls": ("", "to=functions.f ", "<|message|>{}"),
+    "open messages to tools": ("", "to=f<|message|>", "{}"),
+    "one long address": ("to=", "a.", "<|message|>{}"),
+    "XML functions": ("", "<function=f>", "</function>"),
+    "GLM names": ("<tool_call>", "a", "<arg_key>"),
+    "GLM calls": ("", "<tool_call>a ", "<arg_key>"),
+    "GLM blanks": ("<tool_call>a", " ", "<arg>"),
+    "Kimi's spaces": ("", "<|open|>  ", "call x"),
+    "lines of Python calls": ("<function_calls>", "f(a=1)\n", "</function_calls>"),
     "open brackets": ("", "[", ""),
     "python call": ("f(a=", "(", ")"),
     "dots": ("", "a.", "("),
@@ -216,6 +230,9 @@ SEARCHES: dict[str, Callable[[str], object]] = {
     "mathematics": boxed,
     "multiple choice": lambda text: extract_letter(text, 4),
     "tool calls": calls,
+    "format of tool calls": lambda text: (format_of(text), _closed(text), OLD_MISTRAL.search(text)),
+    "text behind an opening mark": lambda text: strip_think(text, header="<think>"),
+    "Granite": lambda text: strip_think(text, parser="granite"),
     "text": answer_of,
     "feedback": clean,
     "standard output": lambda text: outputs_equal(text, "1.5 2.5"),

@@ -87,3 +87,11 @@ def test_two_rows_with_the_same_text_and_different_ids_share_no_solutions(make_g
     assert solved.prompt.messages == unsolved.prompt.messages
     assert isinstance(solved.samples[0], Sample)
     assert route(unsolved, DEFAULT) == [None, None]
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", "<reasoning>", "[THINK]", "<|channel|>analysis<|message|>"])
+def test_a_success_that_is_all_reasoning_has_nothing_to_show(make_group, opening) -> None:
+    group = make_group([1, 0])
+    group.samples[0].response_text = f"{opening}The answer may be 4"
+    assert route(group, DEFAULT) == [None, None]
+    assert route(group, replace(DEFAULT, remove_thinking_from_demonstration=False)) == [None, 0]
