@@ -21,6 +21,8 @@ _PLACES = (  # where expressions are compared: the n-th symbol gets the n-th val
     [sympy.Integer(n) for n in (3, 2, 5, 4, 7, 6, 8)],
     [sympy.Integer(n) for n in (4, 7, 6, 9, 3, 5, 2)],
 )
+_FAR = [sympy.Rational(5009 + 1000 * n, 7) * (-1) ** n for n in range(len(_POSITIVE))]
+_BENT = (sympy.Abs, sympy.Max, sympy.Min, sympy.floor, sympy.ceiling)  # of one form near zero, of another far away
 _ENOUGH = 2  # places that tell something
 
 
@@ -73,7 +75,9 @@ class Algebra:
         if len(symbols) > len(_POSITIVE):
             return sympy.expand(difference) == 0
         told = 0
-        for values in _PLACES:
+        roots = any(power.exp.is_Rational and power.exp.q > 1 for power in difference.atoms(sympy.Pow))
+        bent = roots or difference.has(*_BENT)
+        for values in (*_PLACES, _FAR, [-value for value in _FAR])[: None if bent else len(_PLACES)]:
             place = dict(zip(symbols, values, strict=False))
             if not all(_is_defined(side, place) for side in sides):
                 continue

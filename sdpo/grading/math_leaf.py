@@ -327,17 +327,17 @@ class _Writer:
         if self.items[at : at + 1] == ("[",):
             end = closing_bracket(self.items, at)
             degree, at = f"[{_Writer(self.items[at + 1 : end]).write()}]", end + 1
-        if at >= len(self.items):
-            raise Unreadable("a root of nothing")
-        if self.items[at] == "(":
+        if self.items[at : at + 1] == ("(",):
             end = closing_bracket(self.items, at)
             inner, at = self.items[at + 1 : end], end + 1
         else:
             inner, at = _one_argument(self.items, at)
-        braced = isinstance(self.items[at - 1], Group) or self.items[at - 1] == ")" or self.items[self.at] == r"\surd"
-        if not braced and len(str(inner[0])) > 1 and str(inner[0]).isalnum():
-            raise Unreadable("how far the root goes")
-        self._factor(rf"\sqrt{degree}{{{_Writer(tuple(inner)).write()}}}", "closed")
+            bare = "" if isinstance(self.items[at - 1], Group) else str(self.items[at - 1])
+            if len(bare) > 1 and (bare.isalpha() or bare.isdecimal() and self.items[self.at] == r"\sqrt"):
+                raise Unreadable("how far the root goes")
+        sign = "-" if inner[:1] == ("-",) and _is_odd(degree) and not {"+", "-"} & set(inner[1:]) else ""
+        radical = rf"\sqrt{degree}{{{_Writer(tuple(inner[1:] if sign else inner)).write()}}}"
+        self._factor(f"(-{radical})" if sign else radical, "closed")
         self.at = at
 
     def _name(self, item: object) -> None:
@@ -360,6 +360,11 @@ class _Writer:
             self._factor(_RENAMED.get(text[-1], text[-1]), "name")
         else:
             raise Unreadable(f"no mathematics: {text}")
+
+
+def _is_odd(degree: str) -> bool:
+    """The odd root of a negative number is negative, not complex as the algebra has it."""
+    return degree[1:-1].isdecimal() and int(degree[1:-1]) % 2 == 1
 
 
 def _at_commas(items: Items) -> list[Items]:

@@ -98,7 +98,10 @@ class _Reader:
         if operators == ["in"]:
             if name is None:
                 raise Unreadable("what is in the set")
-            return Named(name, self.answer(parts[1]))
+            value = self.answer(parts[1])
+            if not isinstance(value, Sequence | Set | Union):
+                raise Unreadable("no set")
+            return Named(name, value)
         if name is not None and operators[0] in "=~":
             rest = [self.answer(part) for part in parts[1:-1] if _name(part) is None] + [self.answer(parts[-1])]
             operators = operators[len(operators) - len(rest) :]
@@ -144,7 +147,7 @@ class _Reader:
         if left == r"\{" and right == r"\}":
             return self._set(inner)
         parts, joints = _split(split_thousands(inner, True), lambda item: item in (",", ";"))
-        if left in "([]" and right in ")][" and joints:
+        if left in ("(", "[", "]") and right in (")", "]", "[") and joints:
             values = tuple(self.answer(part) for part in parts)
             turned = {"]": "(", "[": ")"}
             left = turned.get(left, left) if left == "]" else left
@@ -224,6 +227,8 @@ class _Reader:
             except Unreadable:
                 continue
             if following is not None:
+                if rest[following - 1] in (r"\cdot", "-", "/"):
+                    raise Unreadable("arithmetic with units")
                 return self._compound(value, unit, rest[following:])
             number = self.answer(value)
             if scale:
@@ -365,7 +370,7 @@ def _unit_starts(items: Items, loose: bool) -> list[int]:
         degrees = item == "^" and items[i + 1 : i + 2] == (r"\circ",) and not set(items[:i]) & FUNCTIONS
         fraction = item == r"\frac" and all(isinstance(g, Group) and _all_units(g) for g in items[i + 1 : i + 3])
         if degrees or fraction or names_unit(item, loose):
-            starts.append(i)
+            starts.append(i - 1 if items[i - 1] == "/" and i > 1 else i)
             if len(starts) == 3:
                 break
     return starts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,7 +13,7 @@ _TABLE = {
     "length": "m meter metre 1; mm millimeter millimetre .001; cm centimeter centimetre .01; dm decimeter .1; "
     "km kilometer kilometre 1000; μm micrometer 1e-6; nm nanometer 1e-9; in inch .0254; ft foot feet .3048; "
     "yd yard .9144; mi mile 1609.344",
-    "time": "s sec second 1; ms millisecond .001; min minute 60; h hr hour 3600; day 86400; week 604800",
+    "time": "s sec \\sec second 1; ms millisecond .001; min \\min minute 60; h hr hour 3600; day 86400; week 604800",
     "years": "month 1; year yr 12; decade 120",
     "mass": "g gram .001; mg milligram 1e-6; kg kilogram 1; t ton tonne 1000; lb pound .45359237; "
     "oz ounce .028349523125",
@@ -43,8 +44,15 @@ _TABLE = {
 _COMPOUND = {"volume": ({"length": 3}, Fraction(1, 1000)), "speed": ({"length": 1, "time": -1}, Fraction(1))}
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
-# Running text after a number that is more than a name of what was counted.
-_NO_UNIT = ("is", "not", "no", "if", "than", "or", "but", "for", "when", "because", "are", "was", "and", "to")
+# Words after a number that change it, or that make more of it than the name of what was counted.
+_NO_UNIT = frozenset(
+    re.findall(
+        r"\w+",
+        """is are was not no if than but for when because to plus minus times over
+    divided by factorial pi root dozen half halves third thirds fourth fourths quarters fifth fifths tenth tenths
+    hundredths pairs""",
+    )
+)
 _DIVISIONS = ("/", "per", "a", "an", "each", "every")
 _PLURALS = {"people": "person", "children": "child", "men": "man", "women": "woman"}
 _TEMPERATURES = {"c": "celsius", "f": "fahrenheit"}
@@ -106,7 +114,7 @@ def names_unit(item: object, loose: bool) -> bool:
     the other answer has a unit, a single letter will do."""
     if isinstance(item, Words) or not isinstance(item, str):
         return isinstance(item, Words)
-    if item in CURRENCIES or item in _SCALES or item in ("\\%", "¢", "Ω"):
+    if item in CURRENCIES or item in _SCALES or item in ("\\%", "¢", "Ω", "\\min", "\\sec"):
         return True
     return (len(item) > 1 or loose) and known_unit(item) is not None
 
@@ -119,6 +127,8 @@ def read_unit(items: Items, loose: bool) -> tuple[Unit, int]:
     half = "".join(item for item in items if isinstance(item, Words)).lower()
     if half in ("am", "pm"):
         return Unit(((half, 1),)), scale
+    if items[:1] in (("/",), ("per",)):
+        return _product(items[1:], loose) ** -1, scale
     unit, start = Unit(()), 0
     if not items and scale:
         return unit, scale
@@ -158,6 +168,8 @@ def _product(items: Items, loose: bool) -> Unit:
         elif (found := _percent(item) or known_unit(str(item))) is not None:
             last = found**power
             unit, power = unit * last, 1
+        elif len(word) < 3:
+            raise Unreadable("a letter that is no unit")
         else:
             counted = _singular(word)
     if last is None and not counted:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from sdpo.data.prepare.source import HubFiles, Source, text_field
 from sdpo.errors import DataError
+from sdpo.grading.math_answers import NoAnswer, last_boxed
 from sdpo.records import Prompt
 
 INSTRUCTION = "Reason step by step and put your final answer within \\boxed{}."
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?P<bare>\d+))")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def convert(row: Mapping[str, Any], split: str) -> Prompt:
@@ -30,25 +28,13 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
 def _answer(row: Mapping[str, Any]) -> str:
     if row.get("answer") is not None:
         return text_field(row, "answer").strip()
-    answer = last_boxed(text_field(row, "solution"))
+    try:
+        answer = last_boxed(text_field(row, "solution"))
+    except NoAnswer:
+        answer = ""
     if not answer:
         raise DataError("solution: holds no complete \\boxed{}")
     return answer
-
-
-def last_boxed(solution: str) -> str | None:
-    """The content of the last box, None when there is none or it is never closed. Some solutions write \\boxed 3."""
-    boxes = list(_BOX.finditer(solution))
-    if not boxes:
-        return None
-    if boxes[-1]["bare"]:
-        return boxes[-1]["bare"]
-    start, depth = boxes[-1].end(), 1
-    for brace in _BRACE.finditer(solution, start):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return solution[start : brace.start()].strip()
-    return None
 
 
 def _place(row: Mapping[str, Any], folder: str, split: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import pytest
 from sdpo.cli.gold_answers import responses
 from sdpo.config.schema import Config, DataConfig
 from sdpo.data.load import load_prompts
-from sdpo.data.prepare.mathematics import last_boxed
+from sdpo.data.prepare.mathematics import convert as convert_math
 from sdpo.data.prepare.write import SOURCES, Prepared, Selection, prepare
 from sdpo.errors import DataError
 from sdpo.grading.registry import build_source_grader
@@ -161,13 +161,19 @@ def test_a_source_that_is_not_on_the_hub_says_where_it_is(tmp_path: Path) -> Non
         (r"\boxed{\frac{1}{2}} or rather \boxed{3}", "3"),
         (r"\boxed{\{x : \sqrt{x} > 1\}}", r"\{x : \sqrt{x} > 1\}"),
         (r"so $\boxed 7$.", "7"),
+        (r"the points $\boxed{(2,2)}$ and $\boxed{(6,2)}$.", "(2,2), (6,2)"),
         (r"\fbox{x}", "x"),
         (r"\boxed{3} and \boxed{4", None),
         ("none", None),
     ],
 )
 def test_the_answer_of_a_solution_is_its_last_complete_box(solution: str, answer: str | None) -> None:
-    assert last_boxed(solution) == answer
+    row = {"problem": "?", "solution": solution}
+    if answer is None:
+        with pytest.raises(DataError, match="no complete"):
+            convert_math(row, "train")
+    else:
+        assert convert_math(row, "train").ground_truth == answer
 
 
 def test_gpqa_answers_stand_at_different_letters_and_always_at_the_same(fixtures: Path, tmp_path: Path) -> None:
