@@ -28,6 +28,7 @@ from sdpo.grading.math_answers import NoAnswer, last_boxed
 from sdpo.grading.math_reading import read
 from sdpo.grading.math_spelling import Unreadable
 from sdpo.grading.multiple_choice import extract_letter
+from sdpo.grading.programs import answer_text
 from sdpo.grading.sandbox.inside.frames import FrameError, decode, unpack
 from sdpo.grading.sandbox.outcome import Fault, ProgramOutcome
 from sdpo.grading.sandbox.sandbox import flavor
@@ -48,6 +49,8 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "blanks after a fence": ("```python a", " ", "b\nx\n```"),
     "blanks": ("", " ", "x"),
     "newlines": ("", "\n", "x"),
+    "lines of blanks": ("", " \t \n", "x"),
+    "deeper and deeper lines": ("", "\n" + " \t" * 40 + "x", ""),
     "open think tags": ("", "<think>", ""),
     "closed think tags": ("", "</think> ", ""),
     "open tags of many families": ("", "<think><reasoning>[THINK]<|channel|>", ""),
@@ -245,6 +248,7 @@ SEARCHES: dict[str, Callable[[str], object]] = {
     "answers of a service": lambda text: read_answers(printed(text), "=", 3),
     "a reply of a service": lambda text: reply(text),
     "a program": flavor,
+    "an answer to the built-in task": answer_text,
     "tests": lambda text: pieces(text),
 }
 
