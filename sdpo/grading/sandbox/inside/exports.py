@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import datetime
+import enum
 import importlib
 import operator
 import sys
@@ -160,14 +162,18 @@ def built_in_class(name: Any) -> type:
 
 
 def kind_of(value: Any) -> str:
-    """class, error (an exception class), call (a function), coroutine, iter, callable (of another type of the
-    interpreter's, e.g. a partial), or object."""
+    """class, error (an exception class), call (a function), coroutine, manager (a function made one), member (of an
+    enum, equal to itself alone), iter, callable (of another type of the interpreter's, e.g. a partial), or object."""
     if isinstance(value, type):
         return "error" if issubclass(value, BaseException) else "class"
     if isinstance(value, types.CoroutineType):
         return "coroutine"
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return "call"
+    if type(value) is contextlib._GeneratorContextManager:
+        return "manager"
+    if type(type(value)) is enum.EnumType and type(value).__eq__ is object.__eq__:
+        return "member"
     if hasattr(type(value), "__next__"):
         return "iter"
     return "callable" if not is_own(type(value)) and hasattr(type(value), "__call__") else "object"  # noqa: B004

@@ -117,7 +117,7 @@ class SolverSide:
         if kind == "call" and getattr(value, "__dict__", None):
             kind = "callable"  # a function with attributes: they are asked for one by one
         own = value if isinstance(value, type) else type(value)
-        classes = self.exports.known(bases_of(own)) if is_own(own) else None
+        classes = self.exports.known(bases_of(own)) if is_own(own) and kind != "manager" else None
         body = [self.exports.number(value), kind, name_of(value), classes]
         if kind == "error":
             body.append(error_base(value))

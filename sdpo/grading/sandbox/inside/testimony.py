@@ -12,6 +12,7 @@ from dataclasses import dataclass
 NOTHING, CALLS, ALL = range(3)  # how far the tests asked for an object: not at all, for what calls return, for it all
 SILENT = frozenset({"setattr", "delattr", "setitem", "delitem"})  # they answer nothing
 CALLABLE = ("call", "callable", "class", "error")
+PROTOCOLS = {"coroutine": ("await",), "manager": ("enter", "exit")}  # of functions, like a generator's `next`
 GENERATOR_METHODS = frozenset({"send", "throw", "close"})
 
 
@@ -53,13 +54,14 @@ class Testimony:
         self.known[number] = Known("class", [], ALL)
 
     def ask_for(self, as_class: bool, holder: bool) -> None:
-        """The tests or the prompt name what was received. A class under the name of a function is only called: a
-        program could answer with its objects instead of values."""
+        """The tests or the prompt name what was received. A class under the name of a function is only called, since a
+        program could answer with its objects instead of values; and so is an object whose class nobody named."""
         for number, _ in self.received:
             known = self.known[number]
             known.named = known.asked == NOTHING
             self.holders |= {number} if holder else set()
-            known.asked = max(known.asked, ALL if as_class or known.kind not in ("class", "error") else CALLS)
+            whole = as_class if known.kind in ("class", "error") else known.classes is None
+            known.asked = max(known.asked, ALL if whole else CALLS)
 
     def borrow(self, name: str) -> None:
         """A name that nobody asked for was read. An object is judged when it is used; a plain value is used already,
@@ -88,8 +90,8 @@ class Testimony:
             if operation == "iter":  # a second loop over it finds nothing, and `all` of nothing holds
                 return not subject.exhausted
             return operation == "next" or operation == "getattr" and detail in GENERATOR_METHODS
-        if subject.kind == "coroutine":
-            return operation == "await"
+        if subject.kind in PROTOCOLS:
+            return operation in PROTOCOLS[subject.kind]
         if operation in SILENT:
             return not raised
         if operation == "bool" and subject.classes is None:
@@ -107,7 +109,7 @@ class Testimony:
             self.weak.append("the program answered with an object that is under test itself")
         if received.asked or received.kind == "plain":
             return
-        if new and operation in ("iter", "reversed", "enter"):
+        if new and operation in ("iter", "reversed", "enter") and subject.asked == ALL:
             received.asked = ALL  # what the protocol of an asked-for object works with
         elif received.kind in ("call", "callable"):
             received.asked = CALLS if new else NOTHING
