@@ -185,6 +185,7 @@ def _test_code(truth: dict, field: str, entry_point: str | None) -> str:
     try:
         code = in_pieces(code)
         tree = ast.parse(code)
+        compile(tree, field, "exec", dont_inherit=True)  # finds what the grammar allows, e.g. a return in no function
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem(f"tests.{field}", code[:60], f"Python text ({error})")) from None
     if (way := reaches_inside(tree)) is not None:
