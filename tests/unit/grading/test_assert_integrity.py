@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lying_objects import CLASSLESS, SHAPES, WANTED, WRONG, liars
 from program_files import read_programs
 
@@ -13,6 +16,7 @@ from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.sandbox.limits import Limits
+from sdpo.grading.sandbox.name_origins import MODULES, open_names
 from sdpo.records import GradeStatus, Prompt
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
@@ -51,6 +55,26 @@ def test_the_right_plain_value_passes_every_check_and_is_never_weak(sandbox, kin
     source = f"def f(x): return {WANTED[kind]!r}"
     found = dict(zip(shapes_of(kind), verdicts(sandbox, [(source, code) for code in shapes_of(kind).values()])))
     assert {name: verdict for name, verdict in found.items() if verdict != "clean"} == {}
+
+
+NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.booleans() | st.none()
+ATOMS = NUMBERS | st.text(max_size=8) | st.binary(max_size=8) | st.complex_numbers(allow_nan=False)
+KEYS = st.integers() | st.text(max_size=4) | st.tuples(st.integers(), st.text(max_size=4))
+PLAIN = st.recursive(
+    ATOMS | st.sets(KEYS, max_size=4) | st.frozensets(KEYS, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4) | st.tuples(inner, inner),
+    max_leaves=12,
+)
+
+
+@given(value=PLAIN)
+@settings(max_examples=40)
+def test_any_plain_value_comes_over_as_it_is_and_is_never_weak(sandbox, value):
+    source = f"inf = float('inf')\ndef f(x): return {value!r}\ndef same(x): return x"
+    tests = f"inf = float('inf')\nfrom solution import f, same\nwant = {value!r}\n"
+    tests += "assert f(1) == want and type(f(1)) is type(want) and same(want) == want\n"
+    tests += "if hasattr(want, '__iter__'):\n    assert len(f(1)) == len(want) == len(list(f(1)))\n"
+    assert verdict(sandbox.run_assert(source, tests, None, LIMITS)) == "clean"
 
 
 @pytest.mark.parametrize("kind", WANTED)
@@ -228,3 +252,15 @@ def test_a_solution_that_forges_the_names_of_the_prompt_gains_nothing(sandbox):
     prompt = "Write f(x), which says Hello."
     outcome = sandbox.run_assert(source, "assert f(1).startswith('Hello')", "f", LIMITS, prompt=prompt)
     assert verdict(outcome) != "clean"
+
+
+def test_every_public_name_of_the_usual_modules_comes_from_the_library(sandbox):
+    """A solution that defines them all changes nothing; modules are told by the attributes that are read."""
+    names = sorted(open_names().keys() - vars(builtins).keys())
+    source = "\n".join(f"{name} = 12345" for name in [*names, *MODULES]) + "\ndef f(x): return x"
+    tests = "\n".join(f"assert {name} != 12345" for name in names) + "\nassert f(1) == 1\n"
+    tests += "\n".join(f"assert {name}.__name__ == {name!r}" for name in sorted(MODULES - set(names)))
+    outcome = sandbox.run_assert(source, tests, "f", LIMITS, prompt="Write f(x).")
+    assert [case.statement for case in outcome.cases if case.status is not GradeStatus.OK] == []
+    assert not outcome.weak
+    assert len(names) > 300
