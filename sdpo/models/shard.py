@@ -9,6 +9,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from sdpo.config.schema import FsdpConfig
 from sdpo.models.forward import PolicyModule
@@ -57,6 +58,14 @@ def full_state_dict(module: PolicyModule) -> dict[str, torch.Tensor]:
     """The unsharded weights under Hugging Face's own names, on the CPU (on rank 0; empty elsewhere)."""
     state = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     return {name.removeprefix("lm."): tensor for name, tensor in state.items()}
+
+
+def stored_names(lm: PreTrainedModel, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights under the names of the model's folder: transformers keeps the experts of a layer as one tensor, and
+    reads and writes them one by one."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    return revert_weight_conversion(lm, state)
 
 
 def clip_gradients(module: nn.Module, max_norm: float) -> torch.Tensor:

@@ -53,9 +53,7 @@ class MicroBatch:
     filler: bool = False
 
 
-def pack_side(
-    sequences: Sequence[Sequence[int]], spans: Sequence[Sequence[Span]], padded: bool = False
-) -> PackedSide:
+def pack_side(sequences: Sequence[Sequence[int]], spans: Sequence[Sequence[Span]], padded: bool = False) -> PackedSide:
     """Token sequences and, for each, the ranges whose tokens are to be scored; common beginnings once unless `padded`.
     ValueError for a range without a token before it."""
     if len(sequences) != len(spans):

@@ -17,7 +17,7 @@ from sdpo.losses.total import TotalLoss
 from sdpo.models.file_weights import FileWeights
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
-from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard
+from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard, stored_names
 from sdpo.models.trial import check_scores
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.teacher.teachers import build_teacher
@@ -227,7 +227,11 @@ class Actor:
     def publish(self, base: str) -> str:
         """Writes the student's full weights for the rollout engines; returns the folder (on rank 0)."""
         state = full_state_dict(self.student)
-        return shared_memory.publish(state, base, self.policy_version) if self.rank == 0 else ""
+        if self.rank:
+            return ""
+        if self.config.actor_rollout_ref.rollout.name == "vllm":  # reads the names of a model folder
+            state = stored_names(self.student.lm, state)
+        return shared_memory.publish(state, base, self.policy_version)
 
     def export(self, folder: str) -> None:
         """Writes the student as an ordinary Hugging Face folder (on rank 0)."""

@@ -286,7 +286,7 @@ def test_drawn_shapes_cost_in_proportion_too(search):
     """What a pattern can be lured into is a beginning, something repeated, and an end that does not fit."""
     draw, too_slow = random.Random(11), {}
     for _ in range(40):
-        start, middle, end = ("".join(draw.choices("019.eE+-x_ \n\t{[\"", k=k)) for k in (2, draw.randint(1, 3), 2))
+        start, middle, end = ("".join(draw.choices('019.eE+-x_ \n\t{["', k=k)) for k in (2, draw.randint(1, 3), 2))
         texts = (start + middle * (size // len(middle)) + end for size in (SIZE, FACTOR * SIZE))
         small, large = (seconds(SEARCHES[search], text) for text in texts)
         if large > 3 * FACTOR * small + 0.05:
