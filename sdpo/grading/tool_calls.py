@@ -305,6 +305,13 @@ def difference(given: list[Call], gold: list[Call], tools: Any) -> str:
     return ""
 
 
+def shown(calls: list[Call]) -> str:
+    try:
+        return json.dumps([vars(call) for call in calls], default=str)
+    except (ValueError, RecursionError):  # integers of thousands of digits, deep nesting
+        return "too long to be shown"
+
+
 class CallReading(Protocol):
     """Reads the calls of a response; see `call_formats.CallReader`, which knows more formats than this module."""
 
@@ -335,9 +342,5 @@ class ToolCallGrader:
         text = difference(calls, gold, prompt.tools)
         if not text:
             return passed()
-        reveal = (
-            f" The right calls are {json.dumps([vars(call) for call in gold], default=str)}."
-            if self.reveal_gold
-            else ""
-        )
+        reveal = f" The right calls are {shown(gold)}." if self.reveal_gold else ""
         return failed(GradeStatus.WRONG, f"Wrong answer. {text}{reveal}")

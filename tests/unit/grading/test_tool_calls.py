@@ -217,3 +217,10 @@ def test_every_json_value_equals_itself_and_differs_from_another(value):
 def test_extreme_json_is_an_answer_right_or_wrong(given, gold, reward):
     call = '[{"name": "f", "arguments": {"a": %s}}]'
     assert grade(call % given, call % gold, reveal_gold=True).reward == reward
+
+
+def test_a_gold_integer_of_any_length_is_compared_exactly_and_not_shown():
+    gold = [{"name": "f", "arguments": {"a": 10**6000 + 1}}]
+    right = '{"name": "f", "arguments": {"a": 1%s1}}' % ("0" * 5999)
+    assert grade(right, gold, reveal_gold=True).reward == 1.0
+    assert grade(right[:-3] + "2}}", gold, reveal_gold=True).status is GradeStatus.WRONG
