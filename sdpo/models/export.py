@@ -41,8 +41,7 @@ def export_hf(
             lm.save_pretrained(temporary, state_dict=_cast(state, main, others))
         _name_dtype(temporary / "config.json", main)
         load_tokenizer(config).save_pretrained(temporary)
-        for file in temporary.iterdir():  # safetensors writes for its owner alone; the folder is as the umask says
-            file.chmod(temporary.stat().st_mode & 0o666)
+        give_folder_rights(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
     except (OSError, SafetensorError) as error:
@@ -51,6 +50,12 @@ def export_hf(
     finally:
         lm.config.dtype = trained_in  # `save_pretrained` writes into it, and the training may go on
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def give_folder_rights(folder: Path) -> None:
+    """Every file as the umask has it, which the folder shows: safetensors writes for its owner alone."""
+    for file in folder.iterdir():
+        file.chmod(folder.stat().st_mode & 0o666)
 
 
 def input_dtypes(config: ModelConfig) -> tuple[torch.dtype, dict[str, torch.dtype]]:

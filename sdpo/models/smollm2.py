@@ -104,8 +104,11 @@ def _write_model(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from sdpo.models.export import give_folder_rights
+
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     # Left in, it would make every reader look for the GGUF file again.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.save_pretrained(folder)
+    give_folder_rights(folder)
