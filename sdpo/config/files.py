@@ -13,7 +13,7 @@ from sdpo.errors import ConfigError, problem
 
 log = logging.getLogger(__name__)
 
-BUILTIN_MODELS = ("builtin://tiny/hard", "builtin://tiny/easy", "builtin://tiny/unseen")
+BUILTIN_MODELS = tuple(f"builtin://tiny/{setting}" for setting in ("hard", "easy", "rare", "unseen"))
 BUILTIN_DATA = tuple(f"builtin://programs/{split}/{part}" for split in ("hard", "easy") for part in ("train", "test"))
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB = "hub://"
@@ -33,7 +33,8 @@ def check_model(config: Config) -> None:
         return
     if any(not f.startswith(BUILTIN) for f in config.data.train_files):
         log.warning("%s knows only the words of the built-in task; set actor_rollout_ref.model.path", model.path)
-    elif any(f.split("/")[3] != model.path.split("/")[3] for f in config.data.train_files):
+    elif any((f.split("/")[3] == "easy") != (model.path.split("/")[3] == "easy") for f in config.data.train_files):
+        # (The problems of `rare` and `unseen` are those of `hard`.)
         log.warning("%s was made for another task than %s", model.path, ", ".join(config.data.train_files))
 
 

@@ -54,6 +54,7 @@ SECOND_PHASE = {
     "hard": replace(_SECOND, direct_lengths=(0.2, 0.7985, 0.0015)),
     "easy": replace(_SECOND, direct=0.4, feedback=0.3, both=0.2, direct_lengths=(0.1, 0.4, 0.5), direct_corrupted=0.7),
 }
+SECOND_PHASE["rare"] = SECOND_PHASE["hard"]  # of which it keeps a part: `pretrain.Phase.kept`
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--setting", choices=("hard", "easy", "unseen"), default="hard")
+    parser.add_argument("--setting", choices=("hard", "easy", "rare", "unseen"), default="hard")
     parser.add_argument("--model", type=Path, help="another folder")
     parser.add_argument("--count", type=int, default=200, help="held-out problems")
     parser.add_argument("--seed", type=int, default=0)

@@ -13,16 +13,18 @@ import sdpo
 from sdpo.data.programs import body, problems, steps_of
 from sdpo.models.load import resolve_model_path
 from sdpo.models.tiny import evaluate
+from sdpo.models.tiny.architecture import round_to_bfloat16
 from sdpo.models.tiny.attempts import replayed_grade
 from sdpo.models.tiny.corpus import reprompt_text
+from sdpo.models.tiny.pretrain import go_back
 from sdpo.models.tiny.tokenizer import build_tokenizer
 
 WEIGHTS = Path(sdpo.__file__).parent / "models" / "tiny" / "weights"
 SETTINGS = sorted(folder.name for folder in WEIGHTS.iterdir())
-# Direct accuracy on three steps: room to learn, and something to learn from; none at all in `unseen`.
-BASE = {"easy": (0.05, 0.2), "hard": (0.05, 0.2), "unseen": (0.0, 0.01)}
-PHASES = {"easy": 2, "hard": 2, "unseen": 1}
-TEACHER = {"easy": 0.9, "hard": 0.9, "unseen": 0.8}
+# Direct accuracy on three steps: room to learn, and something to learn from; little in `rare`, nothing in `unseen`.
+BASE = {"easy": (0.05, 0.2), "hard": (0.05, 0.2), "rare": (0.005, 0.02), "unseen": (0.0, 0.005)}
+PHASES = {"easy": 2, "hard": 2, "rare": 2, "unseen": 1}
+TEACHER = {"easy": 0.9, "hard": 0.9, "rare": 0.85, "unseen": 0.8}
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
@@ -95,6 +97,15 @@ def test_the_record_holds_how_the_weights_were_made_and_what_they_measure(record
 def test_easy_has_twice_the_mixed_groups_of_hard():
     hard, easy = (json.loads((WEIGHTS / name / "pretrain.json").read_text())["accuracies"] for name in ("hard", "easy"))
     assert easy["mixed groups of 8"] > 2 * hard["mixed groups of 8"]
+
+
+def test_rare_lies_between_unseen_and_hard():
+    unseen, hard, rare = (AutoModelForCausalLM.from_pretrained(WEIGHTS / n) for n in ("unseen", "hard", "rare"))
+    before = dict(unseen.named_parameters())
+    go_back(hard, before, json.loads((WEIGHTS / "rare" / "pretrain.json").read_text())["phases"][1]["phase"]["kept"])
+    round_to_bfloat16(hard)
+    for name, weight in rare.named_parameters():
+        assert torch.equal(weight, dict(hard.named_parameters())[name])
 
 
 def test_the_model_still_measures_what_its_record_says(model, tokenizer, record):

@@ -141,7 +141,7 @@ def test_changed_settings_are_told_and_those_of_the_machine_are_not(tmp_path):
     resume = _checkpoint(tmp_path, 3, to_yaml(_config()))
     assert run_folder.changes(_config("trainer.total_training_steps=99", "grading.workers=1"), resume) == []
     (told,) = run_folder.changes(_config(f"{LR}=2e-3"), resume)
-    assert told == f"{LR}: 0.001 -> 0.002"
+    assert told == f"{LR}: 0.0005 -> 0.002"
 
 
 @pytest.mark.parametrize(
