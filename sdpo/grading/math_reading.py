@@ -19,7 +19,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPENING = {")": "(", "]": "[", r"\}": r"\{", r"\rangle": r"\langle"}
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
           "twelve": 12, "sixteen": 16}  # fmt: skip
-_GEOMETRIC = frozenset(["|", r"\frac", "/", ":", "_"])
+_BETWEEN = frozenset(["|", r"\frac", "/", ":", "_"])
 _FILLING = frozenset(["if", "for", "when", "where"])
 _PUNCTUATION = frozenset([".", ",", ";", ":", "\\\\"])
 
@@ -99,7 +99,7 @@ class _Reader:
             if name is None:
                 raise Unreadable("what is in the set")
             value = self.answer(parts[1])
-            if not isinstance(value, Sequence | Set | Union):
+            if not isinstance(value, Sequence | Set | Union) and parts[1][0] != r"\mathbb":
                 raise Unreadable("no set")
             return Named(name, value)
         if name is not None and operators[0] in "=~":
@@ -122,8 +122,6 @@ class _Reader:
                 "[" if "=" in seen else "(",
                 "]" if "=" in seen else ")",
             )
-        if len(parts) == 3 and any(isinstance(b[0], Leaf) and r"\infty" in b[0].latex for b in bounds.values()):
-            return None
         (low, left, _), (high, _, right) = bounds["<"], bounds[">"]
         return Named(_name(parts[at[0]]) or "", Sequence(left, (low, high), right), bounded=True)
 
@@ -323,7 +321,7 @@ def _name(items: Items) -> str | None:
     if first == "(" and items[-1] == ")" and "," in inner:
         names = [_name(part) for part in _split(inner, lambda item: item == ",")[0]]
         return None if None in names else _spelled(items)
-    if _is_geometric(items):
+    if _is_product(items):
         return _spelled(items)
     if first in (r"\angle", r"\triangle") or first == "m" and items[1:2] == (r"\angle",):
         at = 3 if first == "m" else 2
@@ -342,12 +340,12 @@ def _name(items: Items) -> str | None:
     return _spelled(items) if at >= len(items) else None
 
 
-def _is_geometric(items: Items) -> bool:
-    """A length, an area or a quotient of them: AB, |AB|, \\frac{AO}{OB}, S_{ABC} : S."""
-    flat = [part for item in items for part in (item if isinstance(item, Group) else ("x", item)[1:])]
-    if not all(isinstance(p, str) and (p.isupper() or p in _GEOMETRIC or p.isdecimal()) for p in flat):
+def _is_product(items: Items) -> bool:
+    """A length, an area, a product or a quotient of names: AB, |z|, xy, \\frac{AO}{OB}, S_{ABC} : S."""
+    flat = [part for item in items for part in (item if isinstance(item, Group) else (item,))]
+    if not all(isinstance(part, str) and (part.isalpha() or part in _BETWEEN or part.isdecimal()) for part in flat):
         return False
-    return any(part.isupper() for part in flat) and (len(items) > 1 or len(items[0]) > 1) and not flat[0].isdecimal()
+    return any(part.isalpha() for part in flat) and (len(items) > 1 or len(items[0]) > 1) and not flat[0].isdecimal()
 
 
 def _spelled(items: Items) -> str:

@@ -114,7 +114,7 @@ def names_unit(item: object, loose: bool) -> bool:
     the other answer has a unit, a single letter will do."""
     if isinstance(item, Words) or not isinstance(item, str):
         return isinstance(item, Words)
-    if item in CURRENCIES or item in _SCALES or item in ("\\%", "¢", "Ω", "\\min", "\\sec"):
+    if item in CURRENCIES or item in _SCALES or item.lower() in ("\\%", "¢", "Ω", "\\min", "\\sec", "am", "pm"):
         return True
     return (len(item) > 1 or loose) and known_unit(item) is not None
 
@@ -124,7 +124,7 @@ def read_unit(items: Items, loose: bool) -> tuple[Unit, int]:
     scale = 0
     while items and isinstance(items[0], str) and items[0].lower() in _SCALES:
         scale, items = scale + _SCALES[items[0].lower()], items[1:]
-    half = "".join(item for item in items if isinstance(item, Words)).lower()
+    half = "".join(item for item in items if isinstance(item, str) and item.isalpha()).lower()
     if half in ("am", "pm"):
         return Unit(((half, 1),)), scale
     if items[:1] in (("/",), ("per",)):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sdpo.grading.math_equality import Equality
 from sdpo.grading.mathematics import MathGrader
+from sdpo.records import Prompt
 
 INTEGERS = st.integers(-30, 30)
 RATIONALS = st.fractions(min_value=-20, max_value=20, max_denominator=12)
@@ -218,7 +219,7 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_two_spellings_of_one_object_are_one_answer(kind, data):
     objects, spell = OBJECTS[kind]
@@ -227,10 +228,107 @@ def test_two_spellings_of_one_object_are_one_answer(kind, data):
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_spellings_of_two_objects_are_two_answers(kind, data):
     objects, spell = OBJECTS[kind]
     one = data.draw(objects)
     other = data.draw(objects.filter(lambda value: value != one))
     assert not same(styled(data, spell(data, one)), styled(data, spell(data, other)))
+
+
+def expression(data, depth):
+    """A value with one of its spellings: "sum" binds loosest, "atom" needs no brackets."""
+    operator = data.draw(st.sampled_from(["+", "-", "*", "/", "^", "neg", "abs"])) if depth else "atom"
+    if operator == "atom":
+        value = data.draw(st.integers(0, 9))
+        return Fraction(value), str(value), "atom"
+    left, left_text, left_kind = expression(data, depth - 1)
+    bracketed = draws(data, f"({left_text})", rf"\left({left_text}\right)", f"[{left_text}]")
+    if operator == "neg":
+        return -left, f"-{left_text if left_kind != 'sum' else bracketed}", "sum"
+    if operator == "abs" and "vert" not in left_text and "|" not in left_text:
+        bars = draws(data, (r"\left|", r"\right|"), ("|", "|"), (r"\lvert ", r"\rvert"))
+        return abs(left), bars[0] + left_text + bars[1], "atom"
+    if operator == "abs":
+        return left, left_text, left_kind
+    if operator == "^":
+        power = data.draw(st.integers(0, 3))
+        base = left_text if left_kind == "atom" and left_text.isdigit() else bracketed
+        return (
+            left**power,
+            f"{base}{draws(data, f'^{power}', f'^{{{power}}}', str(power).translate(SUPERSCRIPTS))}",
+            "product",
+        )
+    right, right_text, right_kind = expression(data, depth - 1)
+    if operator in "+-":
+        shown = right_text if right_kind != "sum" else f"({right_text})"
+        return (left + right if operator == "+" else left - right), f"{left_text} {operator} {shown}", "sum"
+    if operator == "*":
+        first = left_text if left_kind == "atom" else bracketed
+        second = right_text if right_kind == "atom" else f"({right_text})"
+        sign = draws(data, r"\cdot ", r"\times ", "*", "·") if second[0] != "(" else draws(data, "", r"\cdot ", " × ")
+        return left * right, f"{first}{sign}{second}", "product"
+    if not right:
+        return left, left_text, left_kind
+    return (
+        left / right,
+        draws(data, rf"\frac{{{left_text}}}{{{right_text}}}", rf"\dfrac {{{left_text}}} {{{right_text}}}"),
+        "atom",
+    )
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_an_expression_is_its_value_and_no_other(data):
+    value, text, _ = expression(data, data.draw(st.integers(1, 3)))
+    answer = styled(data, text)
+    assert same(rational(data, value), answer)
+    assert not same(rational(data, value + data.draw(st.sampled_from([1, Fraction(1, 7), -2]))), answer)
+
+
+def factored(data, roots):
+    factors = [f"(x {'-' if root >= 0 else '+'} {abs(root)})" if root else "x" for root in roots]
+    return draws(data, "", r"\cdot ").join(data.draw(st.permutations(factors)))
+
+
+def expanded(data, roots):
+    coefficients = [1]
+    for root in roots:
+        shifted = [*coefficients, 0]
+        coefficients = [a - root * b for a, b in zip(shifted, [0, *coefficients], strict=True)]
+    terms = []
+    for power, c in zip(range(len(roots), -1, -1), coefficients, strict=True):
+        x = (
+            ""
+            if not power
+            else "x"
+            if power == 1
+            else draws(data, f"x^{power}", f"x^{{{power}}}", f"x{power}".translate(SUPERSCRIPTS))
+        )
+        if c:
+            terms.append(f"{'-' if c < 0 else '+'} {abs(c) if abs(c) > 1 or not x else ''}{x}")
+    return " ".join(data.draw(st.permutations(terms))).removeprefix("+ ")
+
+
+ROOTS = st.lists(st.integers(-5, 5), min_size=1, max_size=4).map(sorted)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), one=ROOTS, other=ROOTS)
+def test_a_polynomial_is_the_same_expanded_and_factored(data, one, other):
+    left, right = expanded(data, one), factored(data, other)
+    name = draws(data, ("", ""), ("y = ", ""), ("", "f(x) = "), ("p(x)=", "p(x) = "))
+    assert same(name[0] + left, styled(data, name[1] + right)) == (one == other)
+    assert same(name[0] + left, styled(data, name[1] + factored(data, one)))
+
+
+@settings(max_examples=25)
+@given(data=st.data(), parts=st.lists(RATIONALS, min_size=2, max_size=4, unique=True))
+def test_several_boxes_in_one_sentence_are_all_the_answers_in_any_order(data, parts):
+    gold = ", ".join(rational(data, part) for part in parts)
+    boxes = [rf"$\boxed{{{rational(data, part)}}}$" for part in data.draw(st.permutations(parts))]
+    joint = draws(data, ", ", " and ", " or ", r"\text{ and }", r" \quad ", "; ", ", and ")
+    grade = GRADER.grade(Prompt("p", (), "math", gold), "So the answers are " + joint.join(boxes) + ".", False)
+    fewer = GRADER.grade(Prompt("p", (), "math", gold), "So the answers are " + joint.join(boxes[1:]) + ".", False)
+    assert (grade.reward, fewer.reward) == (1.0, 0.0)
