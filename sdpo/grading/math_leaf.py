@@ -165,7 +165,7 @@ def _two_arguments(items: Items, at: int) -> tuple[Items, Items, int]:
         if token.isalnum():
             return (token[0],), (token[1],), at
     second, at = _one_argument(items, at)
-    if any(not isinstance(items[i], Group) and str(items[i]).isalnum() and len(str(items[i])) > 1 for i in (at - 1,)):
+    if not isinstance(items[at - 1], Group) and str(second[0]).isalnum() and len(str(second[0])) > 1:
         raise Unreadable("which digits the fraction takes")
     return first, second, at
 

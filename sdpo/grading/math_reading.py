@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 
 from .math_leaf import CLOSING, NAMES, closing_bracket, leaf, number_at, split_thousands
 from .math_objects import Based, Leaf, Matrix, Named, Quantity, Ratio, Relation, Sequence, Set, Text, Union, Value
@@ -16,7 +15,7 @@ from .math_units import CURRENCIES, Unit, names_unit, read_unit
 
 _RELATIONS = {"=": "=", r"\approx": "~", "<": "<", r"\le": "<=", ">": ">", r"\ge": ">=", r"\ne": "!=", r"\in": "in"}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OPENING = {")": "(", "]": "[", r"\}": r"\{", r"\rangle": r"\langle"}
+_OPENED = frozenset(CLOSING.values())
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
           "twelve": 12, "sixteen": 16}  # fmt: skip
 _BETWEEN = frozenset(["|", r"\frac", "/", ":", "_"])
@@ -113,7 +112,7 @@ class _Reader:
         at = [i for i, part in enumerate(parts) if _name(part) is not None]
         if len(at) != 1 or len(parts) > 3 or not set(operators) <= set(_MIRRORED) or 0 < at[0] != 1:
             return None
-        bounds = {"<": (_infinity("-"), "(", ")"), ">": (_infinity(""), "(", ")")}
+        bounds: dict[str, tuple[Value, str, str]] = {"<": (_REALS.parts[0], "(", ")"), ">": (_REALS.parts[1], "(", ")")}
         for i, operator in enumerate(operators):
             side = 1 if i >= at[0] else -1
             seen = operator if side == 1 else _MIRRORED[operator]  # as seen from the name
@@ -146,10 +145,8 @@ class _Reader:
             return self._set(inner)
         parts, joints = _split(split_thousands(inner, True), lambda item: item in (",", ";"))
         if left in ("(", "[", "]") and right in (")", "]", "[") and joints:
-            values = tuple(self.answer(part) for part in parts)
-            turned = {"]": "(", "[": ")"}
-            left = turned.get(left, left) if left == "]" else left
-            return Sequence(str(left), values, turned["["] if right == "[" else str(right))
+            values = tuple(self.answer(part) for part in parts)  # ]1,2[ is (1,2)
+            return Sequence("[" if left == "[" else "(", values, "]" if right == "]" else ")")
         if left == r"\langle" and right == r"\rangle":
             return Sequence("(", tuple(self.answer(part) for part in parts), ")")
         if (left, right) in (("(", ")"), ("[", "]")):
@@ -183,8 +180,8 @@ class _Reader:
         return Matrix(table.kind, rows)
 
     def _ratio(self, items: Items) -> Value | None:
-        parts, joints = _split(items, lambda item: item in (":", r"\to"))
-        if not joints or r"\to" in joints:
+        parts, joints = _split(items, lambda item: item == ":")
+        if not joints:
             return None
         values = [self.answer(part) for part in parts]
         if isinstance(values[-1], Quantity):
@@ -218,8 +215,7 @@ class _Reader:
             return self._quantity((items[1], "-", *items[2:]))
         for start in _unit_starts(items, self.loose):
             value, rest = items[:start], items[start:]
-            nothing_left = Unit(())
-            following = next((i for i in range(1, len(rest)) if number_at(rest, i) and rest[i - 1] not in ("^",)), None)
+            following = next((i for i in range(1, len(rest)) if number_at(rest, i) and rest[i - 1] != "^"), None)
             try:
                 unit, scale = read_unit(rest[:following], self.loose)
             except Unreadable:
@@ -231,7 +227,7 @@ class _Reader:
             number = self.answer(value)
             if scale:
                 number = leaf((*split_thousands(value, False), r"\cdot", "10", "^", Group((str(scale),))))
-            return number if unit == nothing_left else Quantity(number, unit)
+            return Quantity(number, unit) if unit.dimensions else number
         return None
 
     def _compound(self, first: Items, unit: Unit, rest: Items) -> Value:
@@ -245,10 +241,6 @@ class _Reader:
 
 
 _REALS = Sequence("(", (Leaf(r"-\infty"), Leaf(r"\infty")), ")")
-
-
-def _infinity(sign: str) -> Leaf:
-    return Leaf(sign + r"\infty")
 
 
 def _spread(value: Value) -> tuple[Value, ...]:
@@ -284,10 +276,7 @@ def _split(items: Items, separates: Callable[[str], bool]) -> tuple[list[Items],
     joints = []
     depth = 0
     for item in items:
-        if item in CLOSING:
-            depth += 1
-        elif item in _OPENING:
-            depth -= 1
+        depth += (item in CLOSING) - (item in _OPENED)
         if depth == 0 and isinstance(item, str) and separates(item):
             joints.append(item)
             parts.append([])
@@ -299,7 +288,7 @@ def _split(items: Items, separates: Callable[[str], bool]) -> tuple[list[Items],
 def _balanced(items: Items) -> bool:
     depth = 0
     for item in items:
-        depth += (item in CLOSING) - (item in _OPENING)
+        depth += (item in CLOSING) - (item in _OPENED)
         if depth < 0:
             return False
     return depth == 0
@@ -362,7 +351,7 @@ def _unit_starts(items: Items, loose: bool) -> list[int]:
     starts = []
     depth = 0
     for i, item in enumerate(items):
-        depth += (item in CLOSING) - (item in _OPENING)
+        depth += (item in CLOSING) - (item in _OPENED)
         if depth or not i:
             continue
         degrees = item == "^" and items[i + 1 : i + 2] == (r"\circ",) and not set(items[:i]) & FUNCTIONS
@@ -376,12 +365,3 @@ def _unit_starts(items: Items, loose: bool) -> list[int]:
 
 def _all_units(items: Items) -> bool:
     return any(names_unit(item, False) for item in items) and not any(number_at(items, i) for i in range(len(items)))
-
-
-def exact(text: str) -> Fraction | None:
-    """The value of a plain number, without asking the algebra."""
-    try:
-        value = read(text)
-    except Unreadable:
-        return None
-    return value.exact if isinstance(value, Leaf) else None
