@@ -39,6 +39,8 @@ def post(
     def note_socket(event: str, info: Mapping[str, Any]) -> None:
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             sockets.append(info["return_value"].get_extra_info("socket"))
+            if over.is_set():  # it took too long to connect
+                hang_up()
 
     def hang_up() -> None:
         over.set()

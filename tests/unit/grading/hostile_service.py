@@ -32,7 +32,7 @@ def _serve(listener: socket.socket, reply: Callable) -> None:
 
 
 def _answer(connection: socket.socket, reply: Callable) -> None:
-    with connection, contextlib.suppress(OSError):  # the client may hang up
+    with connection, contextlib.suppress(OSError, StopIteration):  # the client may hang up, or say nothing
         connection.settimeout(30)
         reply(connection, _request(connection))
 
