@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,9 @@ os.environ.pop("RAY_ADDRESS", None)  # nor somebody's cluster
 # The same examples every time, nothing written to the checkout, no time limit: red is red for everybody.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+# It writes without a database, too, and as early as a test file is imported.
+HYPOTHESIS_FOLDER = tempfile.TemporaryDirectory(prefix="sdpo-hypothesis-")
+set_hypothesis_home_dir(HYPOTHESIS_FOLDER.name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,7 +111,6 @@ def _held(lock: Path) -> bool:
 @pytest.fixture(scope="session")
 def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the tests run: run folders are relative by default, and those of the checkout are the user's."""
-    set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))  # it writes without a database, too
     return tmp_path_factory.mktemp("own_folder")
 
 
