@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -146,11 +145,10 @@ def test_all_tests_together_may_idle_for_as_long_as_one(code_grader, kind):
     source = "import time\ndef f(x):\n    time.sleep(1.9)\n    return 1\n"
     tests = {"function": CALLS, "stdin": STDIN}[kind]
     tests = tests | {"cases": (tests["cases"] * count)[:count]}
-    start = time.monotonic()
     result = code_grader.grade_source(source + ("print(f(0))" if kind == "stdin" else ""), read_tests(tests), limits)
     assert result.status is GradeStatus.TIMEOUT
     assert [test.status for test in result.tests[2:]] == [GradeStatus.TIMEOUT] * (count - 2)
-    assert time.monotonic() - start < 1.9 * count
+    assert [test.seconds >= 1.0 for test in result.tests[3:]] == [False] * (count - 3)  # they were not run
 
 
 def test_many_tests_that_sleep_a_little_are_no_idling(code_grader):
