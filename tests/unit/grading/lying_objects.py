@@ -175,8 +175,6 @@ CLASSLESS = (
     "function with attributes",
     "the function itself",
     "module",
-    "generator",
-    "weak proxy",
     "mapping proxy",
 )
 

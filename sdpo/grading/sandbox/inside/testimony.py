@@ -25,6 +25,7 @@ class Known:
     classes: list[int] | None
     asked: int = NOTHING
     named: bool = False  # asked for by a name of its own, not as an object of a class
+    method: bool = False  # a function that belongs to an object that was asked for
     exhausted: bool = False
 
 
@@ -113,7 +114,13 @@ class Testimony:
             received.asked = ALL  # what the protocol of an asked-for object works with
         elif received.kind in ("call", "callable"):
             received.asked = CALLS if new else NOTHING
+            received.method = attribute and not self.holders & set(subject.classes or ())
         elif attribute and received.kind in ("class", "error"):
             received.asked = ALL if new else NOTHING
-        elif not attribute and received.classes is not None and not constructed:
+        elif received.classes is not None and not (attribute or constructed or self._is_part(subject)):
             self.weak.append("the program answered with an object of a class of its own")
+
+    def _is_part(self, subject: Known) -> bool:
+        """Whether an answer comes from within an object that was asked for, e.g. a node of a list: it may be looked at,
+        and is judged by what it is asked. A function under test owes a value."""
+        return subject.method or subject.asked == ALL and subject.kind not in ("call", "callable")
