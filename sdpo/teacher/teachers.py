@@ -15,7 +15,7 @@ from sdpo.models.side_stream import SideStream
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.tokens.packing import PackedSide
 
-JUST_BELOW = 1 - 2**-8  # times a power of two: the next smaller bfloat16
+LOW_BITS = 16  # of a float32, below those that it has in common with a bfloat16
 
 
 class FrozenTeacher(Teacher):
@@ -42,15 +42,15 @@ class FrozenTeacher(Teacher):
 class EmaTeacher(FrozenTeacher):
     """theta' <- (1 - rate) theta' + rate theta at each update; theta' starts as `student`.
 
-    A module in bfloat16 has a second bfloat16 number for each weight, what rounding has cut off: the average of the two
-    has 16 significant bits, where those of bfloat16 alone (8) would not move at all for small steps.
+    A module in bfloat16 has an int16 number for each weight, what rounding has cut off of a float32's bits: the average
+    is that of float32, where bfloat16 alone would not move at all for small steps.
     """
 
     def __init__(self, module: PolicyModule, rate: float, student: PolicyModule) -> None:
         super().__init__(module)
         self.rate = rate
         self.stream = SideStream(next(module.parameters()).device)
-        rounded = {p: torch.zeros_like(p) for p in module.parameters() if p.dtype != torch.float32}
+        rounded = {p: torch.zeros_like(p, dtype=torch.int16) for p in module.parameters() if p.dtype != torch.float32}
         named = module.named_parameters(remove_duplicate=False)  # a tied weight has two names and one remainder
         self.remainders = {name: rounded[p] for name, p in named if p in rounded}
         if self.remainders:
@@ -79,7 +79,8 @@ class EmaTeacher(FrozenTeacher):
         for (name, _), m, t in zip(self.module.named_parameters(), mine, theirs, strict=True):
             t = t.to(m.device, torch.float32)
             if name in self.remainders:
-                _compensated_lerp_(m, local(self.remainders[name]), t, rate)
+                rest = local(self.remainders[name])
+                _split_(_joined(m, rest).lerp_(t, rate), m, rest)
             else:
                 m.lerp_(t, rate)
             if self.module.in_file:
@@ -87,10 +88,10 @@ class EmaTeacher(FrozenTeacher):
 
     def state(self) -> dict[str, torch.Tensor]:
         self.settle()
-        return {name: self._whole(name, value) for name, value in super().state().items()}
-
-    def _whole(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        return value + self.remainders[name] if name in self.remainders else value
+        state = super().state()
+        for name in self.remainders.keys() & state.keys():  # in float32 these are no longer the module's own tensors
+            local(state[name]).copy_(_joined(*map(local, (self.module.get_parameter(name), self.remainders[name]))))
+        return state
 
     @torch.no_grad()
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -98,17 +99,20 @@ class EmaTeacher(FrozenTeacher):
         super().load_state(state)
         for name, value in state.items():
             if name in self.remainders:
-                self.remainders[name].copy_(value - self.module.get_parameter(name))
+                _split_(local(value), local(self.module.get_parameter(name)), local(self.remainders[name]))
 
 
-def _compensated_lerp_(weight: torch.Tensor, remainder: torch.Tensor, towards: torch.Tensor, rate: float) -> None:
-    """weight + remainder, both in half precision, moves towards a float32 tensor."""
-    exact = weight.float().add_(remainder).lerp_(towards, rate)
+def _joined(weight: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+    """The float32 number whose bits are those of the bfloat16 `weight` plus `rest`."""
+    return (weight.view(torch.int16).int() << LOW_BITS).add_(rest).view(torch.float32)
+
+
+def _split_(exact: torch.Tensor, weight: torch.Tensor, rest: torch.Tensor) -> None:
+    """Sets `weight` to a float32 tensor, rounded, and `rest` so that `_joined` gives it back. (The number just below it
+    where it lies in the middle between two weights and the smaller was taken: 2**15 is no int16.)"""
     weight.copy_(exact)
-    remainder.copy_(exact.sub_(weight))
-    # Rounded up to half a unit of the weight, it could tip the sum over: a checkpoint of the sum must give both back.
-    tips = exact.copy_(weight).add_(remainder).to(weight.dtype) != weight
-    remainder.copy_(torch.where(tips, remainder * JUST_BELOW, remainder))
+    high = weight.view(torch.int16).int() << LOW_BITS
+    rest.copy_(torch.sub(exact.view(torch.int32), high, out=high).clamp_(max=2**15 - 1))
 
 
 class LiveTeacher(Teacher):

@@ -306,6 +306,11 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="interval of a teacher that does not move",
         ),
         pytest.param(
+            {f"{DISTILL}.teacher_update_rate": 1e-5},
+            f"{DISTILL}.teacher_update_rate: got 1e-05; allowed: 0 or a number in [0.0001, 1] with ema",
+            id="rate of steps that float32 rounds away",
+        ),
+        pytest.param(
             {f"{DISTILL}.teacher_master_dtype": "bfloat16", f"{DISTILL}.teacher_regularization": "live"},
             f"{DISTILL}.teacher_master_dtype: got 'bfloat16'; allowed: float32 with teacher_regularization=live",
             id="dtype of a teacher without weights",
