@@ -55,9 +55,10 @@ def _block_terms_(
         value, factor = _WHOLE.get(spec.alpha, _jensen_shannon_)(own, other, spare, spec.alpha)
         factor /= spec.temperature
     else:
-        few = few_categories(own.softmax, other.softmax, ids, spec)
+        few = few_categories(own, other, ids, spec, spare)
         value, (mass, teacher_mass) = few.value[:, None], few.masses[..., None]
-        _through_softmax_(own, few.ids, few.slope)
+        torch.mul(own.exps, few.elsewhere[:, None] / own.z, out=own.logits)
+        own.logits.scatter_(-1, few.ids, 0.0).scatter_add_(-1, few.ids, few.at_ids)
     return torch.cat([value, log_prob, *entropies, mass, teacher_mass, factor], -1).T
 
 
@@ -79,28 +80,41 @@ class FewCategories(NamedTuple):
 
     value: torch.Tensor  # [n], divergence
     ids: torch.Tensor  # [n, K]
-    slope: torch.Tensor  # [n, K], derivative of the divergence by the student's log-probs at the ids
+    at_ids: torch.Tensor  # [n, K], derivative of the divergence by the student's tempered logits at the ids
+    elsewhere: torch.Tensor  # [n], times its probability that of any other logit
     masses: torch.Tensor  # [2, n], what student and teacher give to the support
 
 
-def few_categories(own: Softmax, other: Softmax, ids: torch.Tensor, spec: Divergence) -> FewCategories:
+def few_categories(own: _Side, other: _Side, ids: torch.Tensor, spec: Divergence, spare: torch.Tensor) -> FewCategories:
     """ids [n, 1]: the sampled tokens."""
-    counted = None
-    if spec.mode == "topk":
-        ids, counted = support.choose_support(own.logits, other.logits, spec.topk, spec.support)
-    return compared(ids, counted, own.log_probs(ids), other.log_probs(ids), spec)
+    ids, counted = chosen(own.logits, other.logits, ids, spec)
+    inside = own.softmax.log_probs(ids), other.softmax.log_probs(ids)
+    return compared(ids, counted, inside, (own.outside(ids, spare), other.outside(ids, spare)), spec)
+
+
+def chosen(
+    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The ids [n, K] of top-k or sampled-token mode and which of them count; from logits and the sampled ids [n, 1]."""
+    return support.choose_support(student, teacher, spec.topk, spec.support) if spec.mode == "topk" else (ids, None)
 
 
 def compared(
-    ids: torch.Tensor, counted: torch.Tensor | None, own: torch.Tensor, other: torch.Tensor, spec: Divergence
+    ids: torch.Tensor,
+    counted: torch.Tensor | None,
+    inside: tuple[torch.Tensor, torch.Tensor],
+    outside: tuple[torch.Tensor, torch.Tensor],
+    spec: Divergence,
 ) -> FewCategories:
-    """From the log-probs of student and teacher at the ids, and which of them count; all [n, K]."""
+    """inside: log-probs of student and teacher at the ids, of which those `counted` count, all [n, K]; outside: the
+    logs of the masses of all other entries, [n, 1]."""
     if spec.mode == "token":
-        ratio = own - other  # counts as a constant: score-function form of the reverse KL
-        return FewCategories((ratio * own)[:, 0], ids, ratio, ratio.new_ones(2, len(ids)))
-    inside = [side.masked_fill(~counted, -torch.inf) for side in (own, other)]
-    value, slope = restricted(*inside, spec)
-    return FewCategories(value, ids, slope, torch.stack([log_probs.exp().sum(-1) for log_probs in inside]))
+        ratio = inside[0] - inside[1]  # counts as a constant: score-function form of the reverse KL
+        masses = ratio.new_ones(2, len(ids))
+        return FewCategories((ratio * inside[0])[:, 0], ids, ratio * outside[0].exp(), -ratio[:, 0], masses)
+    inside = tuple(side.masked_fill(~counted, -torch.inf) for side in inside)
+    value, at_ids, elsewhere = restricted(inside, outside, spec)
+    return FewCategories(value, ids, at_ids, elsewhere, torch.stack([side.exp().sum(-1) for side in inside]))
 
 
 class _Side(NamedTuple):
@@ -113,6 +127,10 @@ class _Side(NamedTuple):
     @property
     def softmax(self) -> Softmax:
         return Softmax(self.logits, self.z)
+
+    def outside(self, ids: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+        """Log of the mass [n, 1] of all but the ids [n, K]."""
+        return spare.copy_(self.exps).scatter_(-1, ids, 0.0).sum(-1, keepdim=True).log_() - self.z.log()
 
     def entropy(self, spare: torch.Tensor) -> torch.Tensor:
         return self.z.log() - dot(self.exps, self.logits, spare) / self.z
@@ -137,22 +155,17 @@ def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> No
 
 
 def exponentials_(logits: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:
-    """Sets `out` [n, V] to exp(logits) and returns its sums Z [n, 1]. The logits [n, V] are divided by the temperature
-    and shifted by their maximum in place, so that log-probs, logits - log Z, keep their digits."""
+    """Sets `out` [n, V] to exp(logits) and returns its sums Z [n, 1]. The logits [n, V] are shifted by their maximum
+    and divided by the temperature in place, in this order, so that log-probs, logits - log Z, keep their digits."""
+    logits.sub_(logits.amax(-1, keepdim=True))
     if temperature != 1.0:
         logits.div_(temperature)
-    logits.sub_(logits.amax(-1, keepdim=True))
     return torch.exp(logits, out=out).sum(-1, keepdim=True)
 
 
 def dot(a: torch.Tensor, b: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
     """Sums [n, 1] of a * b, in pairs: a plain dot product of a whole vocabulary loses digits."""
     return torch.mul(a, b, out=spare).sum(-1, keepdim=True)
-
-
-def _through_softmax_(own: _Side, ids: torch.Tensor, slope: torch.Tensor) -> None:
-    """Replaces the logits by the derivative by them; slope [n, K]: that by the log-probs at `ids` [n, K]."""
-    torch.mul(own.exps, -slope.sum(-1, keepdim=True) / own.z, out=own.logits).scatter_add_(-1, ids, slope)
 
 
 # The three kinds of divergence over the whole vocabulary. Each turns the student's logits into a multiple of the

@@ -62,15 +62,24 @@ class Divergence:
         return f"{name}, {self.support} top-{self.topk} {'+ tail' if self.add_tail else 'renormalised'}"
 
 
-def restricted(inside_p: torch.Tensor, inside_q: torch.Tensor, spec: Divergence) -> tuple[torch.Tensor, torch.Tensor]:
-    """Value [n] of the top-k form and its derivative [n, K] by the log-probs inside the support."""
-    close = support.with_tail if spec.add_tail else support.renormalised
-    categories_p, categories_q = close(inside_p), close(inside_q)
-    value = distribution_divergence(categories_p, categories_q, spec.alpha)
-    slope = divergence_slope(categories_p, categories_q, spec.alpha)
-    if spec.add_tail:
-        return value, _through_tail(slope, inside_p, spec.alpha)
-    return value, slope - categories_p.exp() * slope.sum(-1, keepdim=True)
+def restricted(
+    inside: tuple[torch.Tensor, torch.Tensor], outside: tuple[torch.Tensor, torch.Tensor], spec: Divergence
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Value [n] of the top-k form; its derivatives [n, K] by the student's logits inside the support; and by those
+    outside, as a multiple [n] of their probability.
+
+    inside [n, K], outside [n, 1]: log-probs in the support and log of the mass outside it, of student and teacher.
+    """
+    if not spec.add_tail:
+        p, q = (support.renormalised(side) for side in inside)
+        slope = divergence_slope(p, q, spec.alpha)
+        gradient = slope - p.exp() * slope.sum(-1, keepdim=True)
+        return distribution_divergence(p, q, spec.alpha), gradient, slope.new_zeros(slope.shape[0])
+    p, q = (support.with_tail(*side) for side in zip(inside, outside, strict=True))
+    slope = divergence_slope(p, q, spec.alpha)
+    common, elsewhere = _through_softmax(slope, p[:, -1:].exp(), outside[0], spec.alpha)
+    gradient = slope[:, :-1] - inside[0].exp() * common
+    return distribution_divergence(p, q, spec.alpha), gradient, elsewhere[:, 0]
 
 
 def expectation(probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -108,14 +117,19 @@ def divergence_slope(log_p: torch.Tensor, log_q: torch.Tensor, alpha: float) -> 
     return torch.where(p > 0, p * ratio, 0.0)
 
 
-def _through_tail(slope: torch.Tensor, inside_p: torch.Tensor, alpha: float) -> torch.Tensor:
-    """[n, K + 1] -> [n, K]: moves the tail's derivative to the entries whose mass it depends on.
+def _through_softmax(
+    slope: torch.Tensor, tail: torch.Tensor, outside: torch.Tensor, alpha: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From derivatives by the log-probs of all categories [n, K + 1], the tail last, to those by logits: what to take
+    from an inside one, and what an outside one is, both [n, 1] and times its probability.
 
-    d log(tail) / d log p_i = -p_i / tail. Where the formula is clamped the tail is a constant, and the categories no
-    longer sum to one: the term that `divergence_slope` leaves out comes back.
+    A category's is slope - p * (sum of slopes), and the tail's is spread over the entries outside. Written as sums over
+    inside and outside entries instead, terms as large as the inverse of the tail would have to cancel. Where the tail
+    is at its floor it is a constant, and the categories no longer sum to one: the term that `divergence_slope` leaves
+    out comes back.
     """
-    log_inside = torch.logsumexp(inside_p, -1, keepdim=True)
-    tail = -torch.expm1(log_inside.clamp(max=support.TAIL_LIMIT))
-    through_tail = -slope[:, -1:] / tail
-    clamped = 1.0 if alpha == 1.0 else 0.0
-    return slope[:, :-1] + inside_p.exp() * torch.where(log_inside <= support.TAIL_LIMIT, through_tail, clamped)
+    common = slope.sum(-1, keepdim=True)
+    by_inside, left_out = slope[:, :-1].sum(-1, keepdim=True), 1.0 if alpha == 1.0 else 0.0
+    at_floor, mass = outside <= support.SMALLEST_TAIL, left_out * outside.exp()
+    elsewhere = torch.where(at_floor, mass - left_out - by_inside, slope[:, -1:] / tail - common)
+    return torch.where(at_floor, by_inside - mass, common), elsewhere

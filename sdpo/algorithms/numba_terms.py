@@ -2,8 +2,8 @@
 
 A torch operation on a chunk is one pass through memory and one meeting of all threads, and the formulas need thirty of
 them. Here each thread takes a share of the rows and goes three times through each, in tiles whose loops become vector
-instructions; exp and log are polynomials, so that they do too. float32 only; needs `numba`. Formulas and names are
-those of chunk_terms.py.
+instructions; exp and log are polynomials, so that they do too (numba_math.py). float32 only; needs `numba`. Formulas
+and names are those of chunk_terms.py.
 """
 
 from __future__ import annotations
@@ -21,25 +21,17 @@ from sdpo.algorithms import chunk_terms, support
 from sdpo.algorithms.chunk_terms import Softmax, compared
 from sdpo.algorithms.divergence import Divergence
 from sdpo.algorithms.head import parts, row_blocks, through_soft_cap
+from sdpo.algorithms.numba_math import INT, TINY, F, exp, log, number, ordered
 
 SMALLEST_FACTOR = 1e-20  # of a gradient that can be taken out of its row
 TILE = 1024  # entries that are added up in float32; the tiles are in float64
 SHORT_TILE = 128  # entries whose maximum says whether to look into them
 ROWS = {"nogil": True, "error_model": "numpy"}
 LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy"}  # sums in any order; numbers taken to be finite
-INLINE = {"inline": "always", "fastmath": True}
 
-F, INT = np.float32, np.int32
-ZERO, HALF, ONE, TWO = F(0.0), F(0.5), F(1.0), F(2.0)
-TINY = F(1.2e-38)  # the smallest normal number
-LOWEST = F(-87.0)  # below, exp is 0
-LOG2_E, LN_2 = F(1.0 / math.log(2.0)), F(math.log(2.0))
-LN_2_HIGH, LN_2_LOW = F(0.693359375), F(math.log(2.0) - 0.693359375)  # the first times a small whole number is exact
-E2, E3, E4, E5, E6, E7 = (F(1.0 / math.factorial(n)) for n in range(2, 8))
-L3, L5, L7, L9 = (F(1.0 / n) for n in (3, 5, 7, 9))
-MANTISSA_BITS, EXPONENT_BIAS, ROOT_HALF = INT(23), INT(127), INT(0x3F3504F3)  # the last: sqrt(1/2) as an integer
-SIGN_BIT, MAGNITUDE, INFINITY = INT(31), INT(0x7FFFFFFF), INT(0x7F800000)
+ZERO = F(0.0)
 LOWEST_KEY = INT(-(2**31))  # below that of -inf
+TAKEN = F(-1e30)  # a logit without probability
 
 
 def chunk_terms_(
@@ -97,7 +89,7 @@ def _few_terms_(
     tokens, k = len(ids), 0 if spec.mode == "token" else min(spec.topk, student.shape[1])
     own, other = (k if spec.support in (side, "union") else 0 for side in ("student", "teacher"))
     ids = torch.cat([ids, ids.new_empty(tokens, own + other)], -1)
-    log_probs, sums = student.new_empty(tokens, 2, ids.shape[1]), student.new_empty(2, 2, tokens)
+    log_probs, sums = student.new_empty(tokens, 2, ids.shape[1]), student.new_empty(2, 3, tokens)
     _over_rows(_softmax_at_ids, [student, teacher, ids, log_probs], [sums], F(1.0 / spec.temperature), own)
     log_probs -= sums[:, 0].log().T[..., None]
     values[1], values[2:4] = log_probs[:, 0, 0], sums[:, 1]
@@ -105,14 +97,14 @@ def _few_terms_(
     if k:
         ids, log_probs = ids[:, 1:], log_probs[..., 1:]
         counted = support.counted(ids, k)
-    few = compared(ids, counted, *log_probs.unbind(1), spec)
+    few = compared(ids, counted, log_probs.unbind(1), sums[:, 2, :, None].log().unbind(0), spec)
     values[0], values[4:6] = few.value, few.masses
-    factor = -few.slope.sum(-1) / sums[0, 0]
+    factor = few.elsewhere / sums[0, 0]
     alone = factor.abs() < SMALLEST_FACTOR
     if alone.any():
         student[alone], factor[alone] = 0.0, 1.0
     values[6] *= factor
-    student.scatter_add_(-1, ids, few.slope / factor[:, None])
+    student.scatter_add_(-1, ids, few.at_ids / factor[:, None])  # to the zeros that the kernel has left there
 
 
 def _over_rows(
@@ -141,33 +133,53 @@ def _threads(count: int) -> ThreadPoolExecutor:
 def _softmax_sums(logits, sums, warmth):
     """sums [3, n]: the largest logit, Z relative to it, and the entropy."""
     for row in range(logits.shape[0]):
-        top = _number(_largest_key(logits[row]))
+        top = number(_largest_key(logits[row]))
         sums[0, row] = top
-        sums[1, row], sums[2, row] = _row_sums(logits[row], warmth, top, _exp_sums)
+        z, weighted = _row_sums(logits[row], warmth, top, _exp_sums)
+        sums[1, row], sums[2, row] = z, math.log(z) - weighted / z
 
 
 @njit(**ROWS)
 def _softmax_at_ids(student, teacher, ids, shifted, sums, warmth, own):
     """shifted [n, 2, K]: x - top at the ids [n, K], of which the first is given, `own` are the student's largest and
-    the rest the teacher's. sums [2, 2, n]: Z and entropy of both. The student's logits x become exp(x - top)."""
+    the rest the teacher's. sums [2, 3, n]: Z, entropy and the share of Z outside the support, of both. The student's
+    logits x become exp(x - top), and 0 in the support: its ids, or the given one where there are no others."""
+    first = min(1, ids.shape[1] - 1)
     for row in range(student.shape[0]):
         p, q, few, found = student[row], teacher[row], ids[row], shifted[row]
         top_p, top_q = _largest_ids(p, few[1 : 1 + own]), _largest_ids(q, few[1 + own :])
         for i in range(few.shape[0]):
             found[0, i], found[1, i] = (p[few[i]] - top_p) * warmth, (q[few[i]] - top_q) * warmth
-        sums[0, 0, row], sums[0, 1, row] = _row_sums(p, warmth, top_p, _exp_sums_)
-        sums[1, 0, row], sums[1, 1, row] = _row_sums(q, warmth, top_q, _exp_sums)
+        few, p_few, q_few = few[first:], found[0, first:], found[1, first:]
+        sums[0, :, row] = _sums_around(p, few, p_few, warmth, top_p, _exp_sums_)
+        sums[1, :, row] = _sums_around(q, few, q_few, warmth, top_q, _exp_sums)
+
+
+@njit(**ROWS)
+def _sums_around(x, few, found, warmth, top, tile_sums):
+    """Z, entropy and the share of Z outside `few`, ids whose x - top are `found`. They are taken out of the row first:
+    beside the largest, sums in float32 have no digits left for a small rest."""
+    inside, inside_weighted = 0.0, 0.0
+    for i in range(few.shape[0]):
+        if x[few[i]] != TAKEN:  # not the second time that an id comes
+            x[few[i]] = TAKEN
+            weight = math.exp(found[i])
+            inside += weight
+            inside_weighted += weight * found[i]
+    outside, weighted = _row_sums(x, warmth, top, tile_sums)
+    z = inside + outside
+    return z, math.log(z) - (inside_weighted + weighted) / z, outside / z
 
 
 @njit(**ROWS)
 def _row_sums(x, warmth, top, tile_sums):
-    """Z and entropy. What `tile_sums` does counts on finite numbers."""
+    """Z and the sum of exp(x - top) (x - top). What `tile_sums` does counts on finite numbers."""
     z, weighted = 0.0 if math.isfinite(top) else math.nan, 0.0
     for start in range(0, x.shape[0], TILE):
         tile_z, tile_weighted = tile_sums(x[start : start + TILE], warmth, top)
         z += tile_z
         weighted += tile_weighted
-    return z, math.log(z) - weighted / z
+    return z, weighted
 
 
 @njit(**ROWS)
@@ -224,7 +236,7 @@ def _largest_ids(x, ids):
         maxima[tile] = _largest_key(x[tile * SHORT_TILE : (tile + 1) * SHORT_TILE])
         top = max(top, maxima[tile])
     if not k:
-        return _number(top)
+        return number(top)
     bound = LOWEST_KEY
     if tiles > k:
         keys[:] = LOWEST_KEY
@@ -235,7 +247,7 @@ def _largest_ids(x, ids):
         if maxima[tile] >= bound and maxima[tile] > keys[0]:
             start = tile * SHORT_TILE
             _keep_largest(_order(x[start : start + SHORT_TILE]), start, bound, keys, ids)
-    return _number(top)
+    return number(top)
 
 
 @njit(**ROWS)
@@ -252,7 +264,7 @@ def _keep_largest(candidates, start, bound, keys, ids):
 def _order(x):
     keys = np.empty(x.shape[0], INT)
     for i in range(x.shape[0]):
-        keys[i] = _ordered(x[i])
+        keys[i] = ordered(x[i])
     return keys
 
 
@@ -274,9 +286,9 @@ def _sift(keys, ids, place):
 @njit(**LOOP)
 def _largest_key(x):
     """As integers: compilers do not vectorise the maximum of floating-point numbers."""
-    top = _ordered(x[0])
+    top = ordered(x[0])
     for i in range(x.shape[0]):
-        top = max(top, _ordered(x[i]))
+        top = max(top, ordered(x[i]))
     return top
 
 
@@ -288,7 +300,7 @@ def _tile_sums(in_place: bool) -> Callable[..., tuple[float, float]]:
         z, weighted = ZERO, ZERO
         for i in range(x.shape[0]):
             shifted = (x[i] - top) * warmth
-            weight = _exp(shifted)
+            weight = exp(shifted)
             z += weight
             weighted += weight * shifted
             if in_place:
@@ -304,7 +316,7 @@ _exp_sums, _exp_sums_ = _tile_sums(False), _tile_sums(True)
 @njit(**LOOP)
 def _scale_tile(x, warmth, top, factor):
     for i in range(x.shape[0]):
-        x[i] = _exp((x[i] - top) * warmth) * factor
+        x[i] = exp((x[i] - top) * warmth) * factor
 
 
 @njit(**LOOP)
@@ -312,9 +324,9 @@ def _forward_tile(p, q, warmth, top_p, top_q, scale):
     total = ZERO
     for i in range(p.shape[0]):
         own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
-        weight = _exp(other)
+        weight = exp(other)
         total += weight * (other - own)
-        p[i] = _exp(own) - scale * weight
+        p[i] = exp(own) - scale * weight
     return total
 
 
@@ -324,8 +336,8 @@ def _mixture_tile(p, q, warmth, top_p, top_q, share):
     from_student, from_teacher = ZERO, ZERO
     for i in range(p.shape[0]):
         own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
-        weight, other_weight = _exp(own), _exp(other)
-        log_m = _log(max(weight + share * other_weight, TINY))
+        weight, other_weight = exp(own), exp(other)
+        log_m = log(max(weight + share * other_weight, TINY))
         product = weight * (log_m - own)
         from_student += product
         from_teacher += other_weight * (other - log_m)
@@ -338,7 +350,7 @@ def _reverse_tile(p, q, warmth, top_p, top_q):
     total = ZERO
     for i in range(p.shape[0]):
         own, other = (p[i] - top_p) * warmth, (q[i] - top_q) * warmth
-        weight = _exp(own)
+        weight = exp(own)
         product = weight * (other - own)
         total += product
         p[i], q[i] = product, weight
@@ -349,39 +361,3 @@ def _reverse_tile(p, q, warmth, top_p, top_q):
 def _subtract_tile(p, q, factor):
     for i in range(p.shape[0]):
         p[i] -= factor * q[i]
-
-
-@njit(**INLINE)
-def _exp(x):
-    """2 ** n * e ** r with r at most ln 2 / 2 from 0, and its series; 0 below `LOWEST`. Relative error 3e-7."""
-    inside = max(x, LOWEST)
-    n = np.floor(inside * LOG2_E + HALF)
-    r = (inside - n * LN_2_HIGH) - n * LN_2_LOW
-    series = ((((((E7 * r + E6) * r + E5) * r + E4) * r + E3) * r + E2) * r + ONE) * r + ONE
-    power = INT((INT(n) + EXPONENT_BIAS) << MANTISSA_BITS)
-    return series * power.view(F) if x >= LOWEST else ZERO
-
-
-@njit(**INLINE)
-def _log(x):
-    """log(2 ** n * m) with m near 1, as 2 artanh((m - 1) / (m + 1)). Error 1e-7, relative or absolute. x is normal."""
-    bits = F(x).view(INT)
-    n = INT(INT(bits - ROOT_HALF) >> MANTISSA_BITS)
-    over = INT(bits - INT(n << MANTISSA_BITS)).view(F) - ONE
-    s = over / (TWO + over)
-    square = s * s
-    return TWO * s * ((((L9 * square + L7) * square + L5) * square + L3) * square + ONE) + F(n) * LN_2
-
-
-@njit(**INLINE)
-def _ordered(x):
-    """An integer that compares as x does. NaN, of either sign, is the largest."""
-    bits = F(x).view(INT)
-    key = INT(bits ^ INT(INT(bits >> SIGN_BIT) & MAGNITUDE))
-    return MAGNITUDE if INT(bits & MAGNITUDE) > INFINITY else key
-
-
-@njit(**INLINE)
-def _number(key):
-    """Whose `_ordered` is `key`."""
-    return F(INT(key ^ INT(INT(key >> SIGN_BIT) & MAGNITUDE)).view(F))

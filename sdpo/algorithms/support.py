@@ -12,7 +12,7 @@ import math
 import torch
 
 SMALLEST_GROUP = 4  # entries; below, two selections cost more than one
-TAIL_LIMIT = -1e-7  # largest log-mass of the chosen entries that the tail formula sees: keeps log(1 - mass) finite
+SMALLEST_TAIL = math.log(-math.expm1(-1e-7))  # log-mass; keeps the tail's logarithm finite
 
 
 def top_ids(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -58,10 +58,10 @@ def counted(ids: torch.Tensor, k: int) -> torch.Tensor:
     return every
 
 
-def with_tail(log_probs: torch.Tensor) -> torch.Tensor:
-    """[N, K] -> [N, K + 1]: appends the log of the mass outside."""
-    inside = torch.logsumexp(log_probs, -1, keepdim=True).clamp(max=TAIL_LIMIT)
-    return torch.cat([log_probs, torch.log(-torch.expm1(inside))], -1)
+def with_tail(log_probs: torch.Tensor, outside: torch.Tensor) -> torch.Tensor:
+    """[N, K] -> [N, K + 1]: appends the log of the mass `outside` [N, 1], added up there: as what the mass inside
+    leaves of 1 a small tail would have no digits in float32."""
+    return torch.cat([log_probs, outside.clamp(min=SMALLEST_TAIL)], -1)
 
 
 def renormalised(log_probs: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Numba's kernels, and Triton's in its interpreter, against the torch path; Triton's compiled for an absent GPU."""
+"""Numba's kernels, and Triton's in its interpreter, against the torch path in float64; Triton's compiled for an absent
+GPU. All three, far from 0 and with small rests, against the definition."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from sdpo.algorithms import chunk_terms, kernels, policy
-from sdpo.algorithms.divergence import Divergence
+from sdpo.algorithms.divergence import Divergence, distribution_divergence
 from sdpo.algorithms.scores import ResponseScores
 
 SPECS = [
@@ -64,9 +65,55 @@ def in_a_wider_buffer(student, teacher, *rest):
     return sides[0], sides[1], *rest
 
 
+# What is added to all logits of student and of teacher, and what the student gives to all but four tokens together.
+FAR_ROWS = [(0, 0, 1e-2), (25, 25, 1.6e-6), (-25, 25, 2e-7), (1000, -1000, 1.6e-6), (-300, 700, 6e-8), (1000, 0, 1e-30)]
+FAR = [spec for spec in SPECS if spec.temperature != 1.0]
+
+
+def far_case(spec):
+    """Its teacher gives about half to the others."""
+    generator = torch.Generator().manual_seed(5)
+    rows = []
+    for own, other, tail in FAR_ROWS:
+        student = 0.5 * torch.randn(WIDTH, generator=generator, dtype=torch.float64)
+        student[4:] += math.log(tail) - student[4:].logsumexp(0) + student[:4].logsumexp(0)
+        teacher = 0.5 * torch.randn(WIDTH, generator=generator, dtype=torch.float64)
+        teacher[:4] += 2.5
+        rows.append(torch.stack([student * spec.temperature + own, teacher + other]))
+    student, teacher = torch.stack(rows, 1).float()
+    return student, teacher, torch.arange(len(rows)) % 4, spec, None
+
+
+def by_definition(student, teacher, ids, spec, _):
+    """Divergence and its derivative by the student's logits, with sums over the entries that the formulas name."""
+    student = student.double().requires_grad_()
+    sides = [torch.log_softmax(side / spec.temperature, -1) for side in (student, teacher.double())]
+    if spec.mode == "token":
+        own, other = (side.gather(-1, ids[:, None])[:, 0] for side in sides)
+        value = (own - other).detach() * own
+    else:
+        value = distribution_divergence(*(categories(side, sides, spec) for side in sides), spec.alpha)
+    value.sum().backward()
+    return value.detach(), student.grad
+
+
+def categories(side, sides, spec):
+    if spec.mode == "full":
+        return side
+    inside = torch.zeros_like(side, dtype=torch.bool)
+    for name, chooser in zip(("student", "teacher"), sides, strict=True):
+        if spec.support in (name, "union"):
+            inside.scatter_(-1, chooser.detach().topk(spec.topk, -1).indices, True)
+    few, rest = side.masked_fill(~inside, IMPOSSIBLE), side.masked_fill(inside, IMPOSSIBLE)
+    if not spec.add_tail:
+        return few.log_softmax(-1)
+    return torch.cat([few, rest.logsumexp(-1, keepdim=True).clamp(min=math.log(1e-7))], -1)
+
+
 CASES = {(spec, cap): random_case(spec, cap) for spec in SPECS for cap in (None, 10.0)}
 CASES |= {("blocked", a): random_case(Divergence("full", a), blocked=40) for a in (0.0, 0.5, 1.0)}
 CASES |= {("the same", s.mode): same_case(s) for s in (Divergence("topk", 0.5, 4), Divergence("token", 1.0))}
+CASES |= {("far", spec): far_case(spec) for spec in FAR}
 CASES["empty"] = torch.zeros(0, WIDTH), torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), Divergence(), None
 CASES["teacher only"] = (
     torch.tensor([[0.0, IMPOSSIBLE]]), torch.zeros(1, 2), torch.tensor([0]), Divergence("full", 0.0), None,
@@ -74,15 +121,16 @@ CASES["teacher only"] = (
 CASES["wider buffer"] = in_a_wider_buffer(*random_case(Divergence(), width=12))
 
 
-@pytest.fixture(scope="module", params=["numba", "triton"])
+@pytest.fixture(scope="module", params=["torch", "numba", "triton"])
 def found(request, tmp_path_factory, repository):
     """Statistics and gradient of every case, by name."""
     pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-    if request.param == "numba":
+    if request.param != "triton":
         from sdpo.algorithms import numba_terms
 
+        path = numba_terms if request.param == "numba" else chunk_terms
         copies = {name: (case[0].clone(), case[1].clone(), *case[2:]) for name, case in CASES.items()}
-        return {name: finished(numba_terms.chunk_terms_(*case), case[0]) for name, case in copies.items()}
+        return {name: finished(path.chunk_terms_(*case), case[0]) for name, case in copies.items()}
     folder = tmp_path_factory.mktemp("interpreter")
     torch.save(CASES, folder / "cases.pt")
     command = [sys.executable, "-c", INTERPRET, folder / "cases.pt", folder / "found.pt"]
@@ -107,6 +155,14 @@ def test_statistics_and_gradient_are_within_1e_5_of_the_torch_path_in_float64(fo
     (values, gradient), (wanted, exact_gradient) = found[spec, soft_cap], exact((spec, soft_cap))
     torch.testing.assert_close(values, wanted, rtol=1e-5, atol=2e-6)
     assert (gradient - exact_gradient).norm() <= 1e-5 * exact_gradient.norm()
+
+
+@pytest.mark.parametrize("spec", FAR, ids=str)
+def test_neither_an_offset_of_all_logits_nor_a_small_tail_takes_digits(found, spec):
+    """Row by row, or the large gradients would hide the others."""
+    (values, gradient), (wanted, exact_gradient) = found["far", spec], by_definition(*CASES["far", spec])
+    torch.testing.assert_close(values[0], wanted, rtol=1e-5, atol=2e-6)
+    assert ((gradient - exact_gradient).norm(dim=-1) <= 1e-5 * exact_gradient.norm(dim=-1) + 1e-6).all()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -197,14 +253,15 @@ def test_log_probs_and_entropy_have_the_values_and_gradients_of_the_torch_path(s
 
 
 def test_an_id_chosen_by_both_sides_counts_once():
-    sides = [chunk_terms.Softmax(torch.zeros(1, 4), torch.tensor([[4.0]])) for _ in range(2)]
-    few = chunk_terms.few_categories(*sides, torch.tensor([[0]]), Divergence("topk", 0.5, 2, True, "union"))
-    assert few.masses.tolist() == [[0.5], [0.5]]
+    values = chunk_terms.chunk_terms_(
+        torch.zeros(1, 4), torch.zeros(1, 4), torch.tensor([0]), Divergence("topk", 0.5, 2, True, "union")
+    )
+    assert values[4:6].tolist() == [[0.5], [0.5]]
 
 
 TYPES = {
     "student": "*fp32", "student_stride": "i32", "width": "i32", "inverse_cap": "fp32", "teacher": "*fp32",
-    "teacher_stride": "i32", "ids": "*i64", "values": "*fp32", "log_z": "*fp32", "tokens": "i32", "outer": "*fp32",
+    "teacher_stride": "i32", "values": "*fp32", "sums": "*fp32", "tokens": "i32", "top": "*fp32", "factor": "*fp32",
     "inverse_temperature": "fp32", "alpha": "fp32", "KIND": "constexpr", "BLOCK": "constexpr",
 }  # fmt: skip
 

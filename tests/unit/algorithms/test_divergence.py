@@ -35,10 +35,16 @@ def by_autograd(student, teacher, ids, spec):
             k = min(spec.topk, p.numel())
             own, other = p.topk(k).indices.tolist(), q.topk(k).indices.tolist()
             kept = {"student": own, "teacher": other, "union": sorted({*own, *other})}[spec.support]
-            close = support.with_tail if spec.add_tail else support.renormalised
+            close = with_tail if spec.add_tail else support.renormalised
             p, q = close(p[kept]), close(q[kept])
         values.append(distribution_divergence(p, q, spec.alpha))
     return torch.stack(values)
+
+
+def with_tail(log_probs):
+    """The reference's formula."""
+    inside = torch.logsumexp(log_probs, -1, keepdim=True).clamp(max=-1e-7)
+    return torch.cat([log_probs, torch.log(-torch.expm1(inside))], -1)
 
 
 def random_pair(tokens=5, vocab=11, dtype=torch.float64, scale=3.0, seed=0):

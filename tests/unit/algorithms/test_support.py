@@ -21,15 +21,15 @@ def test_k_beyond_the_vocabulary_is_the_whole_vocabulary():
 
 
 def test_tail_completes_the_distribution():
-    inside = torch.tensor([[0.5, 0.3]], dtype=torch.float64).log()
-    assert with_tail(inside).exp().tolist()[0] == pytest.approx([0.5, 0.3, 0.2])
+    inside, outside = torch.tensor([[0.5, 0.3]], dtype=torch.float64).log(), torch.tensor([[0.2]]).double().log()
+    assert with_tail(inside, outside).exp().tolist()[0] == pytest.approx([0.5, 0.3, 0.2])
     assert renormalised(inside).exp().tolist()[0] == pytest.approx([0.625, 0.375])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tail_stays_finite_when_the_support_holds_all_the_mass(dtype):
     inside = torch.tensor([[1.0, 0.0]], dtype=dtype).log()
-    tail = with_tail(inside)[0, -1]
+    tail = with_tail(inside, torch.tensor([[-torch.inf]], dtype=dtype))[0, -1]
     assert tail.item() == pytest.approx(torch.tensor(1e-7).log().item(), abs=0.2)
 
 
