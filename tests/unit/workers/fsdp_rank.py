@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -24,6 +25,9 @@ def main(folder: str, rank: int, world: int) -> None:
     if rank == 0:
         torch.save((report, state, teacher), f"{folder}/result.pt")
     dist.destroy_process_group()
+    # FSDP2 keeps references to the group, so gloo's threads are not joined yet. One that still holds a tensor when the
+    # interpreter is taken down asks for its lock, which can end the process with SIGABRT: leave it up.
+    os._exit(0)
 
 
 if __name__ == "__main__":
