@@ -66,7 +66,7 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
         (f"{DISTILL}.is_clip", float("inf"), "a number > 0"),
         (f"{DISTILL}.divergence_clip", -1.0, "a number > 0"),
         (f"{DISTILL}.support", "both", "student | teacher | union"),
-        (f"{DISTILL}.loss_normalization", "batch", "global | micro_batch"),
+        (f"{DISTILL}.loss_normalization", "batch", "component | all | micro_batch"),
         (f"{DISTILL}.teacher_regularization", "none", "ema | trust-region | frozen | live"),
         (
             f"{DISTILL}.teacher_regularization",
