@@ -141,13 +141,13 @@ def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
 
 
 def _metrics(history: RunHistory, data_source: str | None) -> tuple[str | None, dict[str, str]]:
-    """The measured metric, and the metric of every other data source."""
-    if data_source is None:
-        return history.validation_name, {}
+    """The measured metric, and the metric of every other data source. (A single source is not logged apart.)"""
     found: dict[str, tuple[int, str]] = {}
     for name in history.names():
         if match := _BY_SOURCE.match(name):
             found[match[1]] = max(found.get(match[1], (0, "")), (int(match[2]), name))
+    if data_source is None or not found:
+        return history.validation_name, {}
     names = {source: name for source, (_, name) in found.items()}
     return names.pop(data_source, None), names
 

@@ -196,7 +196,12 @@ def _watch(process: subprocess.Popen, folder: Path, plan: Plan) -> bool:
         if newest == size or plan.budget == UNLIMITED:
             continue
         size = newest
-        if _spent(folder, plan):
+        try:
+            spent = _spent(folder, plan)
+        except DataError:
+            process.send_signal(signal.SIGINT)
+            raise
+        if spent:
             process.send_signal(signal.SIGINT)
             return True
     return False
@@ -221,7 +226,9 @@ def _spent(folder: Path, plan: Plan) -> bool:
     try:
         points = curve_of(history, plan.source).points
     except DataError:
-        return False  # not yet two validations
+        if len(history.series(history.validation_name or "")) > 1:
+            raise  # there will never be a validation of `plan.source`
+        return False
     return plan.budget != UNLIMITED and plan.budget.spent(points[-1])
 
 

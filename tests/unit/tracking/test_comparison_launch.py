@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpo.errors import ConfigError, SdpoError
+from sdpo.errors import ConfigError, DataError, SdpoError
 from sdpo.tracking.comparison import launch
 from sdpo.tracking.comparison.curves import Budget, load_curve
 from sdpo.tracking.comparison.launch import Arm, Plan, Trial
@@ -34,6 +34,8 @@ with (folder / "metrics.jsonl").open("w") as file:
     for step in range(int(given["trainer.total_training_steps"])):
         row = {"step": step, "val/avg@4": min(1.0, step * rate), "timing/elapsed_s": float(step)}
         row["train/samples"] = 10 * step
+        if given.get("sources"):
+            row |= {f"val/{name}/avg@4": 0.5 for name in given["sources"]}
         file.write(json.dumps(row) + "\\n")
         file.flush()
         time.sleep(0.05)
@@ -68,6 +70,16 @@ def test_a_run_ends_at_the_first_validation_that_has_spent_the_budget(plan):
     for folder in folders:
         end = load_curve(folder).points[-1]
         assert end.samples >= 40 and end.seconds < 20
+
+
+def test_a_single_held_out_source_is_the_one_that_counts(plan):
+    (folder,), _ = launch.run_all(plan(Budget(seconds=2), arms=(Arm("sdpo"),), seeds=(0,), source="task"))
+    assert load_curve(folder, "task").metric == "val/avg@4"
+
+
+def test_a_run_without_the_source_that_counts_is_stopped_instead_of_going_on_for_ever(plan):
+    with pytest.raises(DataError, match="no held-out accuracy on task"):
+        launch.run_all(plan(Budget(seconds=2), overrides=("sources=ab",), source="task"))
 
 
 def _terminate_when_there(metrics: Path) -> None:
