@@ -223,7 +223,7 @@ class TrainerConfig:
     total_epochs: int = 30  # passes over the prompts
     total_training_steps: int | None = None  # null: from the epochs; total_epochs on the command line drops a YAML value of this
     n_gpus_per_node: int = 1  # actor ranks per node (processes on a CPU)
-    nnodes: int = 1  # machines
+    nnodes: int = 1  # machines: only 1, weights go through the shared memory of one machine
     device: str = "auto"  # auto | cpu | cuda
     seed: int = 0  # torch's generators
     logger: list[str] = field(default_factory=lambda: ["console"])  # console, wandb, trackio, tensorboard, mlflow, swanlab, file

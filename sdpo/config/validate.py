@@ -241,6 +241,9 @@ def _check_teacher_placement(config: Config) -> None:
 def _check_machine(config: Config) -> None:
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
     ranks = trainer.n_gpus_per_node * trainer.nnodes
+    if trainer.nnodes > 1:
+        fix = "weights reach the engines through the memory of one machine; use n_gpus_per_node"
+        raise _refuse("trainer.nnodes", trainer.nnodes, "1 in this version", fix)
     if config.cluster == "inline" and ranks > 1:
         got = f"inline with {trainer.n_gpus_per_node} x {trainer.nnodes} ranks"
         fix = "use cluster=ray, or trainer.n_gpus_per_node=1 trainer.nnodes=1"

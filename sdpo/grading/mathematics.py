@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.records import Grade, GradeStatus, Prompt
 
-from .math_answers import NoAnswer, last_boxed
 from .math_objects import Leaf, Text, Value
 from .math_pool import AlgebraPool, AlgebraTimeout
 from .math_reading import read, trimmed

@@ -11,7 +11,7 @@ from verl.single_controller.ray import RayResourcePool
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.environment import ENVIRONMENT
 from sdpo.config.schema import Config
-from sdpo.errors import ClusterError, ConfigError, problem
+from sdpo.errors import ClusterError
 from sdpo.interrupt import raise_on_signals
 
 PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
@@ -26,13 +26,10 @@ def worker_env() -> dict[str, str]:
 def start_ray(config: Config) -> None:
     """Joins the cluster that RAY_ADDRESS names, or starts one on this machine with as many slots as the run needs.
 
-    Raises ConfigError for several nodes without RAY_ADDRESS, ClusterError when Ray does not come up.
+    Raises ClusterError when Ray does not come up.
     """
     options: dict = {"log_to_driver": config.trainer.worker_logs, "logging_level": "ERROR", "include_dashboard": False}
     if "RAY_ADDRESS" not in os.environ:
-        if config.trainer.nnodes > 1:
-            fix = "start Ray on every node (ray start) and set RAY_ADDRESS=auto on this one"
-            raise ConfigError(problem("trainer.nnodes", config.trainer.nnodes, "1 without RAY_ADDRESS", fix))
         settings = config.actor_rollout_ref
         slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4
         options |= {

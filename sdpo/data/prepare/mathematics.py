@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.data.prepare.source import HubFiles, Source, text_field
 from sdpo.errors import DataError
-from sdpo.grading.math_answers import NoAnswer, last_boxed
 from sdpo.records import Prompt
 
 INSTRUCTION = "Reason step by step and put your final answer within \\boxed{}."

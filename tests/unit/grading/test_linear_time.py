@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
+from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.data.long_integers import in_pieces
 from sdpo.grading.backends.http import fault_of
 from sdpo.grading.backends.remote import read_answers
@@ -24,7 +25,6 @@ from sdpo.grading.compare import outputs_equal, values_equal
 from sdpo.grading.extract import extract_code, fenced_blocks, tagged
 from sdpo.grading.feedback import FeedbackOptions, clean, describe_tests, show
 from sdpo.grading.judge_model import read_verdict
-from sdpo.grading.math_answers import NoAnswer, last_boxed
 from sdpo.grading.math_reading import read
 from sdpo.grading.math_spelling import Unreadable
 from sdpo.grading.multiple_choice import extract_letter

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpo.grading.math_answers import NoAnswer, last_boxed
+from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.grading.math_equality import Equality
 from sdpo.grading.math_pool import AlgebraFault, AlgebraPool, AlgebraProcess
 from sdpo.grading.math_reading import read
