@@ -174,7 +174,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append((MODEL_BEST, f"step {summary.kept['step']}, {metric} {summary.kept['value']:.3f}"))
     rows += [(f"train {name}", _from_to(*values)) for name, values in summary.training.items()]
     of = f" of {summary.total_steps}" if summary.total_steps not in (None, summary.steps) else ""
-    work = f"{summary.steps}{of} step{'' if summary.steps == 1 else 's'}"
+    work = f"{summary.steps}{of} step{'' if summary.steps == 1 and not of else 's'}"
     if summary.samples is not None:
         work += f" · {summary.samples:,.0f} samples"
     rows.append(("training", work))
