@@ -30,7 +30,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from sdpo.config.compose import compose
+from sdpo.config.files import check_grading
 from sdpo.config.schema import Config
+from sdpo.config.validate import check_single_values
 from sdpo.data.long_integers import read_json
 from sdpo.errors import ConfigError, DataError, SandboxUnavailable
 from sdpo.grading.code_tests import read_limits, read_tests
@@ -78,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--out: the file that is read")
     try:
         config = compose(options.overrides)
+        check_single_values(config)
+        check_grading(config)
         config.grading.concurrency = max(config.grading.concurrency, options.workers)
         return grade_file(options.file, options.out, options.workers, config)
     except (ConfigError, DataError, SandboxUnavailable) as error:

@@ -35,7 +35,7 @@ def validate(config: Config) -> None:
     without a row joins with a filler that counts nothing.
     """
     for check in (
-        _check_single_values,
+        check_single_values,
         _check_distillation,
         _check_policy_gradient,
         _check_lengths,
@@ -60,7 +60,8 @@ def _refuse(field: str, got: object, allowed: str, fix: str = "") -> ConfigError
     return ConfigError(problem(field, got, allowed, fix))
 
 
-def _check_single_values(config: Config) -> None:
+def check_single_values(config: Config) -> None:
+    """Raises ConfigError for the first value that its key cannot have, whatever the others are."""
     for key in limits.limited_keys():
         value = fields.get(config, key)
         if not limits.holds(key, value):

@@ -198,3 +198,21 @@ def test_an_interruption_keeps_what_was_graded_and_leaves_no_process(tmp_path):
     assert [json.loads(line)["id"] for line in target.read_text().splitlines()][:1] == ["two"]
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_reasoning_that_the_header_opened_is_no_answer(tmp_path):
+    line = {"id": 1, "kind": "math", "response": r"I guess \boxed{4}, but", "gold": "4", "truncated": True}
+    closed = {**line, "response": r"no</think>\boxed{4}", "truncated": False}
+    header = "<|im_start|>assistant\n<think>\n"
+    _, results = run(tmp_path, [line, {**line, "header": header}, {**closed, "header": header}])
+    assert [result["reward"] for result in results] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "setting", ["grading.tool_parser=qwen4", "grading.reasoning_parser=qwen4", "grading.workers=0"]
+)
+def test_a_setting_that_cannot_be_is_one_line_with_what_can(tmp_path, capsys, setting):
+    (tmp_path / "answers.jsonl").write_text(json.dumps(LINES[0]))
+    assert grade.main([str(tmp_path / "answers.jsonl"), setting]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert setting.partition("=")[0] in said and "qwen3" in said or "number" in said
