@@ -13,7 +13,7 @@ FENCE = re.compile(
 )
 INFO = re.compile(r"\{?\s*+(?:#[\w-]*+\s++)?\.?([\w+#-]+)")  # python title="x", {.python}, {python}, python:main.py
 PYTHON = re.compile(r"i?py(?:thon)?[0-9]*")
-LARGEST_PARSE = 200_000  # characters of one block, and of all attempts to find a longer one together
+LARGEST_PARSE = 20_000  # characters of one block, and of all attempts at a longer one: the parser holds up all threads
 SOURCE_NAME = "answer.py"
 # The parser warns of odd escapes in what models write; set once, because catch_warnings() is not made for threads.
 warnings.filterwarnings("ignore", module=r"answer(\.py)?\Z")
