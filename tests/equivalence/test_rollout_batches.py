@@ -86,11 +86,12 @@ def update(actor: Actor, batch):
     return actor.update(split_over_ranks(minis, actor.config.actor_rollout_ref.actor, 1)[0])
 
 
-def assert_same(actor: Actor, student, teacher) -> None:
+def assert_same(actor: Actor, student, teacher, epochs: int = 1) -> None:
+    """Adam's rounding adds up with the steps: 24 an epoch."""
     for wanted, found in ((student, actor.student.lm), (teacher, actor.teacher.module.lm)):
         named = dict(found.named_parameters())
         for name, value in wanted.named_parameters():
-            torch.testing.assert_close(named[name].detach(), value.detach(), rtol=0, atol=2e-6, msg=name)
+            torch.testing.assert_close(named[name].detach(), value.detach(), rtol=0, atol=2e-6 * epochs, msg=name)
 
 
 @pytest.mark.parametrize("interval", ["batch", "optimizer_step"])
@@ -102,7 +103,7 @@ def test_three_batches_of_eight_mini_batches_are_those_written_out_by_hand(
     student, teacher = by_hand(example, random_model, rollout_batches, settings, interval=interval, epochs=epochs)
     actor = make_actor(random_model, settings, interval=interval, epochs=epochs)
     rates = [update(actor, batch).metrics["actor/lr"] for batch in rollout_batches]
-    assert_same(actor, student, teacher)
+    assert_same(actor, student, teacher, epochs)
     assert rates == pytest.approx([LEARNING_RATE * n / WARMUP for n in (2, 3, 4)])  # of the batch that comes next
 
 
