@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .math_pool import AlgebraFault, AlgebraPool, AlgebraProcess, AlgebraTimeout
-from .tool_calls import Call, MalformedCall, extract_calls, from_json
+from .tool_calls import DECODER, Call, MalformedCall, extract_calls, from_json
 
 WORKER = str(Path(__file__).with_name("vllm_calls.py"))
 START_SECONDS = 300.0  # of CPU time; importing vLLM's parsers takes ten
@@ -24,7 +26,9 @@ logger = logging.getLogger(__name__)
 # What cannot be mistaken in a text -> vLLM's parser. Bodies in JSON or Python need none (`tool_calls.WRAPPERS`).
 FORMATS: tuple[tuple[str, str], ...] = (
     (r"<seed:tool_call>", "seed_oss"),
+    (r"<function=[^\s<>=]{1,200}>\s*+\{", "none"),
     (r"<function=[^\s<>]", "qwen3_xml"),
+    (r"<function_calls>\s*+<invoke\s", "minimax_m2"),
     (r"<tool_sep(?::[\w-]+)?>", "hy_v3"),
     (r"<tool_call>\s*+[\w.-]++\s*+(?:<arg_key>|</tool_call>)", "glm45"),
     (r"<\|tool_calls?_(?:section_)?begin\|>", "kimi_k2"),
@@ -75,6 +79,13 @@ UNTYPED = frozenset(
         *("minimax_m2", "minimax_m3", "poolside_v1", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5"),
     )
 )
+# Anthropic's calls are MiniMax's with other marks around them.
+ANTHROPIC = re.compile(r"(?<=</)function_calls(?=>)|(?<=<)function_calls(?=>)")
+# `call:name{key:value}`: JSON but for bare words, and marks for the quotes of texts. vLLM's parsers lose numbers.
+GEMMA = frozenset({"functiongemma", "gemma4"})
+GEMMA_CALL = re.compile(r"(?:<start_function_call>|<\|tool_call>)\s*+(?:call:([^\s{]{1,200})\s*+(?=\{))?")
+GEMMA_QUOTE = re.compile(r'<escape>|<\|"\|>')
+GEMMA_WORD = re.compile(r'"(?:[^"\\]|\\.)*+"|[^{}\[\],:]++', re.DOTALL)
 OLD_MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*+[\[{]")  # a JSON list, which vLLM's parser does not read any more
 READ_HERE = frozenset({"none", "openai", "cohere_command3", "cohere_command4"})  # the latter three are stubs in vLLM
 JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
@@ -117,12 +128,19 @@ class CallReader:
         parser = format_of(answer) if self.parser == "auto" else self.parser
         if parser is None or parser in READ_HERE or (parser == "mistral" and OLD_MISTRAL.search(answer)):
             return extract_calls(answer)
+        if parser in GEMMA:
+            calls = _from_gemma(answer, schemas_of(tools, gold, parser))
+            if truncated and calls and not _closed(answer):
+                raise MalformedCall("The last tool call is not complete.")
+            return calls
         if not self._installed:
             logger.warning("tool calls in the format of %s cannot be read without vLLM", parser)
             return extract_calls(answer)
         if len(answer) > LONGEST:
             raise MalformedCall(f"The response is longer than {LONGEST:,} characters.")
         schemas = schemas_of(tools, gold, parser)
+        if parser == "minimax_m2" and "<minimax:tool_call>" not in answer:
+            answer = ANTHROPIC.sub("minimax:tool_call", answer)
         calls = self._ask(parser, answer, schemas)
         if truncated and calls and not _closed(answer):
             raise MalformedCall("The last tool call is not complete.")
@@ -139,6 +157,47 @@ class CallReader:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _from_gemma(answer: str, schemas: list[dict[str, Any]]) -> list[Call]:
+    marks = list(GEMMA_CALL.finditer(answer))
+    ends = [*(mark.start() for mark in marks[1:]), len(answer)]
+    calls = []
+    for mark, end in zip(marks, ends):
+        parts = GEMMA_QUOTE.split(answer[mark.end() : end])
+        text = "".join(json.dumps(p) if i % 2 else GEMMA_WORD.sub(_json_word, p) for i, p in enumerate(parts))
+        try:
+            arguments = DECODER.raw_decode(text)[0]
+        except (ValueError, RecursionError):
+            arguments = None
+        if not mark[1] or not isinstance(arguments, dict):
+            raise MalformedCall("The tool call cannot be read.")
+        calls.append(Call(mark[1], {key: _typed(schemas, mark[1], key, value) for key, value in arguments.items()}))
+    return calls
+
+
+def _json_word(match: re.Match[str]) -> str:
+    """A number, a constant or JSON text as it is; a bare word as a text."""
+    word = match[0].strip()
+    try:
+        if word:
+            DECODER.decode(word)
+        return word
+    except ValueError:
+        return json.dumps(word)
+
+
+def _typed(schemas: list[dict[str, Any]], name: str, key: str, value: Any) -> Any:
+    """A text where the tool wants something else is what it says: `days:<escape>3<escape>`."""
+    found = [schema["function"] for schema in schemas if isinstance(schema["function"], dict)]
+    for parameters in (function.get("parameters") for function in found if function.get("name") == name):
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        wanted = properties.get(key) if isinstance(properties, dict) else None
+        types = wanted.get("type") if isinstance(wanted, dict) else None
+        if isinstance(value, str) and types and "string" not in types:
+            with contextlib.suppress(MalformedCall):
+                return from_json(value)
+    return value
 
 
 def _arguments(text: str) -> dict[str, Any]:

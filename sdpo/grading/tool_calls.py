@@ -23,12 +23,14 @@ WRAPPERS = {
     "<ifm|tool_call>": "</ifm|tool_call>",
     "<tool_calls>": "</tool_calls>",
     "<function_calls>": "</function_calls>",
+    "<tools>": "</tools>",
     "<|tool_call_start|>": "<|tool_call_end|>",
     "<|START_ACTION|>": "<|END_ACTION|>",
     "<|action_start|><|plugin|>": "<|action_end|>",
     "<|python_start|>": "<|python_end|>",
     "<|python_tag|>": "",
     "<|tool_call|>": "",
+    "<|tool_calls|>": "",
     "<function_call>": "",
     "[TOOL_CALLS]": "",
     "functools": "",
@@ -37,10 +39,12 @@ _ENDS = frozenset(filter(None, WRAPPERS.values()))
 _WRAPPER = re.compile(
     "|".join(re.escape(mark) for mark in (*WRAPPERS, *_ENDS) if mark != "functools") + r"|functools(?=\[)"
 )
-# gpt-oss: a message addressed to a tool, in either order of channel and address.
+# What may end a body whose mark needs no end.
+_LAX_END = re.compile(r"</function_call>|<\|/tool_calls?\|>|\[/TOOL_CALLS\]|<\|eo[mt]_id\|>")
+# gpt-oss: a message addressed to a tool, in either order of channel and address. Llama 3.1: <function=name>{...}.
 _HARMONY = re.compile(
     r"to=(?:functions\.)?([\w.-]{1,200})(?:<\|channel\|>\w+)?\s*+(?:<\|constrain\|>)?\w*+\s*+<\|message\|>"
-    r"|(<\|(?:call|end|return|start|channel)\|>)"
+    r"|<function=([^\s<>=]{1,200})>\s*+(?=\{)|<\|(?:call|end|return|start|channel)\|>|</function>"
 )
 ACTION = re.compile(r"^[ \t>*_-]*Action[ \t]*:(.*)$", re.MULTILINE)
 ACTION_INPUT = re.compile(r"^[ \t>*_-]*Action[ _]Input[ \t]*:[ \t*_`]*", re.MULTILINE)
@@ -71,14 +75,20 @@ def read_gold(truth: Any) -> list[Call] | None:
             truth = from_json(truth)
         except MalformedCall:
             return None
-    if isinstance(truth, dict):
-        truth = [truth]
+    truth = _listed(truth)
     if not isinstance(truth, list) or not truth:
         return None
     try:
         return [to_call(item) for item in truth]
     except MalformedCall:
         return None
+
+
+def _listed(data: Any) -> Any:
+    """A list of calls; of a message of OpenAI's those that it makes."""
+    if isinstance(data, dict) and isinstance(data.get("tool_calls"), list) and "name" not in data:
+        return data["tool_calls"]
+    return data if isinstance(data, list) else [data]
 
 
 def to_call(item: Any) -> Call:
@@ -124,7 +134,8 @@ def extract_calls(answer: str) -> list[Call]:
     """The calls of a response, in order: bodies in the marks of a family, else Action / Action Input lines, else JSON
     or `name(a=1)` that is the whole answer or its last fenced block. Empty when there is none; MalformedCall when one
     cannot be read."""
-    calls = _from_harmony(answer) or [call for body in _bodies(answer) for call in _from_text(body.strip())]
+    built_in = "<|python_tag|>" in answer
+    calls = _from_harmony(answer) or [call for body in _bodies(answer) for call in _from_text(body.strip(), built_in)]
     if calls:
         return calls
     if ACTION_INPUT.search(answer):
@@ -139,10 +150,10 @@ def extract_calls(answer: str) -> list[Call]:
 def _bodies(answer: str) -> list[str]:
     """What stands between the marks of the kind that comes first."""
     bodies, kind, start = [], "", None
-    outer = "<tool_calls>" if "<tool_call>" in answer else ""
+    outer = ("<tool_calls>", "<tools>") if "<tool_call>" in answer else ()
     for match in _WRAPPER.finditer(answer):
         mark = match[0]
-        if mark == outer:
+        if mark in outer:
             continue
         kind = kind or (mark if mark in WRAPPERS else "")
         if mark == kind:
@@ -154,7 +165,7 @@ def _bodies(answer: str) -> list[str]:
             start = None
     if start is not None and not WRAPPERS[kind]:
         bodies.append(answer[start:])
-    return bodies
+    return bodies if WRAPPERS.get(kind) else [_LAX_END.split(body, 1)[0] for body in bodies]
 
 
 def _from_harmony(answer: str) -> list[Call]:
@@ -162,16 +173,16 @@ def _from_harmony(answer: str) -> list[Call]:
     for match in _HARMONY.finditer(answer):
         if name is not None:
             calls.append(to_call({"name": name, "arguments": answer[start : match.start()].strip()}))
-        name, start = match[1], match.end()
+        name, start = match[1] or match[2], match.end()
     if name is not None:
         calls.append(to_call({"name": name, "arguments": answer[start:].strip()}))
     return calls
 
 
-def _from_text(text: str) -> list[Call]:
+def _from_text(text: str, built_in: bool = False) -> list[Call]:
     if text.startswith(("{", "[{")) or re.match(r"\[\s*\{", text):
-        return [to_call(item) for data in _values(text) for item in (data if isinstance(data, list) else [data])]
-    return _from_python(text)
+        return [to_call(item) for data in _values(text) for item in _listed(data)]
+    return _from_python(text, built_in)
 
 
 def _values(text: str) -> list[Any]:
@@ -181,14 +192,15 @@ def _values(text: str) -> list[Any]:
         try:
             value, at = DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
-            raise MalformedCall("The arguments of a tool call are not valid JSON.") from None
+            raise MalformedCall("The tool call is not valid JSON.") from None
         values.append(value)
         at = SEPARATORS.match(text, at).end()  # type: ignore[union-attr]
     return values
 
 
-def _from_python(text: str) -> list[Call]:
-    """`f(a=1)`, one a line, or `[f(a=1), g(b="x")]`, with literal keyword arguments; parsed, never evaluated."""
+def _from_python(text: str, built_in: bool) -> list[Call]:
+    """`f(a=1)`, one a line, or `[f(a=1), g(b="x")]`, with literal keyword arguments; parsed, never evaluated.
+    `built_in`: Llama's form for tools of its own, `f.call(a=1)`, is another way to write it."""
     try:
         lines = [line.value if isinstance(line, ast.Expr) else line for line in ast.parse(text[:20_000]).body]
         nodes = [node for line in lines for node in (line.elts if isinstance(line, ast.List) else [line])]
@@ -197,7 +209,8 @@ def _from_python(text: str) -> list[Call]:
             if not isinstance(node, ast.Call) or node.args:
                 raise MalformedCall("A tool call has to name its arguments.")
             arguments = {str(k.arg): ast.literal_eval(_JsonNames().visit(k.value)) for k in node.keywords}
-            calls.append(Call(ast.unparse(node.func), arguments))
+            name = ast.unparse(node.func)
+            calls.append(Call(name.removesuffix(".call") if built_in else name, arguments))
         if not calls:
             raise MalformedCall("The tool call is empty.")
         return calls

@@ -120,6 +120,21 @@ OTHERS = {  # further spellings, read without naming a parser
     "k2_horizon, JSON": f"<ifm|tool_calls><ifm|tool_call>{J}</ifm|tool_call></ifm|tool_calls>",
     "hermes inside tool_calls": f"<tool_calls>\n<tool_call>\n{J}\n</tool_call>\n</tool_calls>",
     "no wrapper around the XML": XML.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"),
+    "functiongemma, a bare number": "<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:3}"
+    "<end_function_call>",
+    "functiongemma, bare words": "<start_function_call>call:get_weather{city:Oslo, days: 3}<end_function_call>",
+    "llama 3.1, JSON in a function": f"<function=get_weather>{A}</function>",
+    "llama 3.1, a tool of its own": f"<|python_tag|>{P[1:-1].replace('(', '.call(')}<|eom_id|>",
+    "a closed function_call": f"<function_call>{J}</function_call>",
+    "phi 4": f"<|tool_call|>[{J}]<|/tool_call|>",
+    "tool_calls with bars": f"<|tool_calls|>[{J}]<|/tool_calls|>",
+    "mistral, closed": f"[TOOL_CALLS] [{J}] [/TOOL_CALLS]",
+    "tools": f"<tools>{J}</tools>",
+    "tools said again": f'<tools>[{{"name": "other"}}]</tools>\n<tool_call>{J}</tool_call>',
+    "openai's message": json.dumps(
+        {"content": None, "tool_calls": [{"type": "function", "function": {**GOLD[0], "arguments": A}}]}
+    ),
+    "anthropic": invoke("<function_calls>", "</function_calls>"),
     "behind text": f"I look it up.\n\n{XML}",
 }
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}}
@@ -211,6 +226,39 @@ def test_untyped_formats_mean_what_the_types_of_the_gold_answer_say(readers, arg
     assert grade(readers("auto"), text, [{"name": "f", "arguments": arguments}]).reward == 1.0
     other = [{"name": "f", "arguments": {**arguments, "d": 1}}]
     assert grade(readers("auto"), text, other).status is GradeStatus.WRONG
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("aé1 ,:{}\"'"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["k", "l-m"]), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b_c", "d"]), JSON, max_size=3), st.booleans())
+def test_every_value_of_a_gemma_call_is_read_whether_vllm_is_installed_or_not(arguments, function_gemma):
+    begin, quote, end = ("<|tool_call>", '<|"|>', "<tool_call|>")
+    if function_gemma:
+        begin, quote, end = "<start_function_call>", "<escape>", "<end_function_call>"
+
+    def written(value):
+        if isinstance(value, dict):
+            return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ",".join(map(written, value)) + "]"
+        return quote + value + quote if isinstance(value, str) else json.dumps(value)
+
+    reader = CallReader()
+    reader._installed = False
+    text = f"{begin}call:f{written(arguments)}{end}"
+    assert grade(reader, f"So: {text}{text}", [{"name": "f", "arguments": arguments}] * 2).reward == 1.0
+    other = [{"name": "f", "arguments": {**arguments, "e": None}}]
+    assert grade(reader, text, other).status is GradeStatus.WRONG
+    assert grade(reader, text[: -len(end) - 1], other).status is GradeStatus.FORMAT_ERROR
 
 
 def test_a_text_that_takes_a_parser_too_long_is_no_answer_and_the_next_one_is_read_at_once(readers):

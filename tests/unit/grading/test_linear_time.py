@@ -20,7 +20,7 @@ from sdpo.grading.backends.http import fault_of
 from sdpo.grading.backends.remote import read_answers
 from sdpo.grading.backends.reply import read_object
 from sdpo.grading.backends.retry import TransportFault
-from sdpo.grading.call_formats import OLD_MISTRAL, _closed, format_of
+from sdpo.grading.call_formats import OLD_MISTRAL, _closed, _from_gemma, format_of
 from sdpo.grading.compare import outputs_equal, values_equal
 from sdpo.grading.extract import extract_code, fenced_blocks, tagged
 from sdpo.grading.feedback import FeedbackOptions, clean, describe_tests, show
@@ -151,6 +151,10 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "open messages to tools": ("", "to=f<|message|>", "{}"),
     "one long address": ("to=", "a.", "<|message|>{}"),
     "XML functions": ("", "<function=f>", "</function>"),
+    "calls in XML and JSON": ("", "<function=f>{", ""),
+    "Gemma's calls": ("", "<start_function_call>call:f{", ""),
+    "Gemma's quotes": ("<|tool_call>call:f{a:", '"\\', ""),
+    "Gemma's words": ("<|tool_call>call:f{a:", '"a:', "}<tool_call|>"),
     "GLM names": ("<tool_call>", "a", "<arg_key>"),
     "GLM calls": ("", "<tool_call>a ", "<arg_key>"),
     "GLM blanks": ("<tool_call>a", " ", "<arg>"),
@@ -222,6 +226,8 @@ def pieces(text: str) -> None:
 def calls(text: str) -> None:
     with contextlib.suppress(MalformedCall):
         extract_calls(text)
+    with contextlib.suppress(MalformedCall):
+        _from_gemma(text, [])
 
 
 SEARCHES: dict[str, Callable[[str], object]] = {
