@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from dataclasses import dataclass
+from keyword import iskeyword
 from tokenize import TokenError
 from typing import Any
 
@@ -16,6 +18,9 @@ from .sandbox.inside.frames import encode
 from .sandbox.limits import Limits
 
 LIMITS = {"cpu_s": (0.05, 86_400), "memory_mb": (16, 1 << 20)}  # what a row may ask for
+TESTS_NAME = "tests.py"
+# The compiler warns of odd comparisons and escapes in what others write; see extract.py.
+warnings.filterwarnings("ignore", module=r"tests(\.py)?\Z")
 TYPES = "an object with type function, stdin or assert"
 
 
@@ -125,8 +130,8 @@ def _field(case: dict, name: str, index: int) -> Any:
 
 def _function_tests(truth: dict) -> FunctionTests | None:
     name = truth.get("name")
-    if not isinstance(name, str) or not name:
-        raise DataError(problem("tests.name", name, "the function to call"))
+    if not isinstance(name, str) or not all(p.isidentifier() and not iskeyword(p) for p in name.split(".")):
+        raise DataError(problem("tests.name", name, "the name of a function, or Class.method"))
     cases = []
     for index, case in enumerate(_cases(truth)):
         args, expected = _field(case, "args", index), _field(case, "expected", index)
@@ -184,8 +189,8 @@ def _test_code(truth: dict, field: str, entry_point: str | None) -> str:
         raise DataError(problem(f"tests.{field}", type(code).__name__, "Python text"))
     try:
         code = in_pieces(code)
-        tree = ast.parse(code)
-        compile(tree, field, "exec", dont_inherit=True)  # finds what the grammar allows, e.g. a return in no function
+        tree = ast.parse(code, TESTS_NAME)
+        compile(tree, TESTS_NAME, "exec", dont_inherit=True)  # finds what the grammar allows, e.g. a bare return
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem(f"tests.{field}", code[:60], f"Python text ({error})")) from None
     if (way := reaches_inside(tree)) is not None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sdpo.records import Grade, GradeStatus, Prompt
 
-from .extract import fenced_blocks
+from .extract import SOURCE_NAME, fenced_blocks
 from .feedback import clean
 from .result import failed, passed, ungraded
 
@@ -202,7 +202,8 @@ def _from_python(text: str, built_in: bool) -> list[Call]:
     """`f(a=1)`, one a line, or `[f(a=1), g(b="x")]`, with literal keyword arguments; parsed, never evaluated.
     `built_in`: Llama's form for tools of its own, `f.call(a=1)`, is another way to write it."""
     try:
-        lines = [line.value if isinstance(line, ast.Expr) else line for line in ast.parse(text[:20_000]).body]
+        body = ast.parse(text[:20_000], SOURCE_NAME).body
+        lines = [line.value if isinstance(line, ast.Expr) else line for line in body]
         nodes = [node for line in lines for node in (line.elts if isinstance(line, ast.List) else [line])]
         calls = []
         for node in nodes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from sdpo.errors import DataError
@@ -30,3 +33,27 @@ def test_tool_calls_nested_beyond_any_reader_cannot_be_read():
 def test_tests_that_parse_and_do_not_compile_are_found_when_the_row_is_read(code, field):
     with pytest.raises(DataError, match=f"tests.{field}"):
         read_tests({"type": "assert", "code": "assert f(1)", field: code})
+
+
+@pytest.mark.parametrize("name", ["f g", "f(", "1f", "", " f", "a..b", ".f", "f.", "class", "f\n", None, 3])
+def test_a_function_row_whose_name_no_function_can_have_is_found_when_it_is_read(name):
+    with pytest.raises(DataError, match="tests.name"):
+        read_tests({"type": "function", "name": name, "cases": [{"args": [1], "expected": 1}]})
+
+
+@pytest.mark.parametrize("name", ["f", "_f2", "Solution.f", "größe"])
+def test_a_name_of_a_function_or_a_method_is_read(name):
+    assert read_tests({"type": "function", "name": name, "cases": [{"args": [1], "expected": 1}]}).name == name
+
+
+def test_what_the_compiler_thinks_of_tests_and_calls_of_others_is_not_printed():
+    tests = "assert f(1) is 1\nassert (f(2), 'x')\nassert f('\\d')"
+    code = f"""
+from sdpo.grading.code_tests import read_tests
+from sdpo.grading.sandbox.assert_code import prepare
+from sdpo.grading.tool_calls import extract_calls
+prepare(read_tests({{"type": "assert", "code": {tests!r}}}).code, None)
+extract_calls("[f(a='\\\\d')]")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
