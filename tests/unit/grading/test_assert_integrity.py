@@ -208,6 +208,7 @@ FORGED = {
     "a class that the tests named": '{{"ref": [mine.exports.number(L()), "object", "L", list(range(9))]}}',
     "a function": '{{"ref": [mine.exports.number(L()), "call", "L", None]}}',
     "a callable": '{{"ref": [mine.exports.number(L()), "callable", "L", None]}}',
+    "a match": '{{"ref": [mine.exports.number(L()), "match", "L", None]}}',
     "an iterator": '{{"ref": [mine.exports.number(L()), "iter", "L", None]}}',
     "a coroutine": '{{"ref": [mine.exports.number(L()), "coroutine", "L", None]}}',
     "a class": '{{"ref": [mine.exports.number(L()), "class", "L", [0]]}}',

@@ -9,6 +9,7 @@ import datetime
 import enum
 import importlib
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ STORED = (types.MemberDescriptorType, types.GetSetDescriptorType, type(vars(coll
 PLAIN_LOOKUP = frozenset(
     {object, BaseException, types.SimpleNamespace, str, int, float, tuple, list, dict, set, frozenset, bytes}
 )
+MATCH = re.Match
 VIEWS = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 PLAIN_BASES = (str, int, float, tuple, list, dict, set, frozenset, bytes)
 _OPERATORS = """
@@ -163,7 +165,8 @@ def built_in_class(name: Any) -> type:
 
 def kind_of(value: Any) -> str:
     """class, error (an exception class), call (a function), coroutine, manager (a function made one), member (of an
-    enum, equal to itself alone), iter, callable (of another type of the interpreter's, e.g. a partial), or object."""
+    enum, equal to itself alone), match (of a pattern, in a text that cannot change), iter, callable (of another type of
+    the interpreter's, e.g. a partial), or object."""
     if isinstance(value, type):
         return "error" if issubclass(value, BaseException) else "class"
     if isinstance(value, types.CoroutineType):
@@ -174,6 +177,8 @@ def kind_of(value: Any) -> str:
         return "manager"
     if type(type(value)) is enum.EnumType and type(value).__eq__ is object.__eq__:
         return "member"
+    if type(value) is MATCH and type(value.string) in (str, bytes):
+        return "match"
     if hasattr(type(value), "__next__"):
         return "iter"
     return "callable" if not is_own(type(value)) and hasattr(type(value), "__call__") else "object"  # noqa: B004

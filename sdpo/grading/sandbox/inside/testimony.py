@@ -13,6 +13,7 @@ NOTHING, CALLS, ALL = range(3)  # how far the tests asked for an object: not at 
 SILENT = frozenset({"setattr", "delattr", "setitem", "delitem"})  # they answer nothing
 CALLABLE = ("call", "callable", "class", "error")
 PROTOCOLS = {"coroutine": ("await",), "manager": ("enter", "exit")}  # of functions, like a generator's `next`
+MATCH_METHODS = frozenset({"group", "groups", "groupdict", "start", "end", "span"})  # no code of a program in them
 GENERATOR_METHODS = frozenset({"send", "throw", "close"})
 
 
@@ -91,6 +92,8 @@ class Testimony:
             if operation == "iter":  # a second loop over it finds nothing, and `all` of nothing holds
                 return not subject.exhausted
             return operation == "next" or operation == "getattr" and detail in GENERATOR_METHODS
+        if subject.kind == "match" and (operation == "getitem" or operation == "getattr" and detail in MATCH_METHODS):
+            return subject.classes is None and not raised
         if subject.kind in PROTOCOLS:
             return operation in PROTOCOLS[subject.kind]
         if operation in SILENT:
