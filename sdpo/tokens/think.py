@@ -10,13 +10,20 @@ import re
 
 from sdpo.config.parsers import REASONING_PARSERS
 
-_TAGS = r"think(?:ing)?|thoughts?|reasoning|scratch_?pad|(?:seed|mm):think|ifm\|think|think:[\w-]{1,40}"
+# A rule, not a list: a name of parts one of which is such a word. <reasoning_effort>, <think_off> say how to think.
+_WORDS = r"(?:think(?:ing)?|thoughts?|reasoning|reflections?|rationale|scratch_?pad|monologue)"
+_TAGS = (
+    r"(?!(?:begin|start|end|stop|no|enable|disable)[_-])(?:\w[\w:|.-]{0,40}[_:|.-])?"
+    rf"{_WORDS}(?:[_:.-](?!(?:effort|budget|level|mode|tokens|on|off)\b)[\w:.-]{{1,40}})?"
+)
 # Family -> opening and closing mark. One that also ends other things closes nothing that was not opened.
 FAMILIES: dict[str, tuple[str, str]] = {
     "mistral": (r"\[THINK\]", r"\[/THINK\]"),
     "kimi_vl": (r"◁think▷", r"◁/think▷"),
     "cohere": (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),
     "begin_of_thought": (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
+    "begin_think": (rf"(?i:<(?:begin|start)_(?:of_)?{_WORDS}>)", rf"(?i:<(?:end|stop)_(?:of_)?{_WORDS}>)"),
+    "reason": (r"(?<![^\n>])<reason>", r"</reason>"),  # elsewhere in a line it is a placeholder: cancel <id> <reason>
     "apertus": (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
     "gemma": (r"<\|channel>(?:thought\n)?", r"<channel\|>"),
     "medgemma": (r"<unused94>(?:thought\n)?", r"<unused95>"),
@@ -110,7 +117,7 @@ def _pieces(text: str, start: int, family: str | None) -> tuple[list[str], int |
     at, opened, inside, marks = start, None, "", 0
     for match in _MARK.finditer(text):
         name, opening, shared = _meaning(match)
-        if family not in (None, name):
+        if family not in (None, name) or (opened is None and _quoted(text, match)):
             continue
         if opening and opened is None:
             kept.append(text[at : max(at, match.start())])
@@ -124,6 +131,13 @@ def _pieces(text: str, start: int, family: str | None) -> tuple[list[str], int |
             continue
         marks += 1
     return [*kept, text[at:]], opened, marks
+
+
+def _quoted(text: str, match: re.Match[str]) -> bool:
+    """Whether the mark stands in inline code or in quotes of its own: the answer speaks of it."""
+    before = text[max(0, match.start() - 500) : match.start()].rpartition("\n")[2]
+    after = text[match.end() : match.end() + 500].partition("\n")[0]
+    return before[-1:] == after[:1] != "" and after[0] in "\"'" or ("`" in after and before.count("`") % 2 == 1)
 
 
 def _meaning(match: re.Match[str]) -> tuple[str, bool, bool]:

@@ -32,6 +32,12 @@ FAMILIES = {
         tag: (f"<{tag}>", f"</{tag}>", "{}")
         for tag in ("think", "thinking", "thought", "reasoning", "seed:think", "mm:think", "ifm|think", "think:61c7")
     },
+    **{
+        tag: (f"<{tag}>", f"</{tag}>", "{}")
+        for tag in ("longcat_think", "deep-thinking", "think_fast", "inner_monologue", "chain_of_thought")
+    },
+    **{tag: (f"<{tag}>", f"</{tag}>", "{}") for tag in ("thought_process", "self_reflection", "Rationale", "reason")},
+    "begin and end": ("<begin_of_thought>", "<end_of_thought>", "{}"),
     "upper case": ("<THINK>", "</Think>", "{}"),
     "attributes": ('<think effort="high">', "</think>", "{}"),
     "ernie": ("<think>\n", "\n</think>\n\n", "<response>\n{}\n</response>\n"),
@@ -96,9 +102,29 @@ def test_ordinary_text_is_no_mark() -> None:
         "I think [think] of <b>thinking</b>",
         "x <thinker> y",
         "<reasoning_effort>",
+        "<think_off>4",
+        "Usage: cancel <id> <reason>, 4",
+        "<finish_reason>4",
         "Here's my thought process: 4",
     ):
         assert strip_think(text) == text
+
+
+SINGLE = [pair[0] for name, pair in FAMILIES.items() if name not in SHARED and "\n" not in pair[0]]
+
+
+@pytest.mark.parametrize("opening", SINGLE)
+def test_a_mark_in_inline_code_or_quotes_does_not_swallow_the_answer(opening: str) -> None:
+    for place in ("I mention `{}` in text. ANSWER", "`use {} first`: ANSWER", 'Put "{}" there. ANSWER'):
+        text = place.format(opening)
+        assert strip_think(text) == text
+        assert strip_think("<think>plan `x`</think>" + text) == text
+
+
+def test_a_closing_mark_between_inline_codes_still_closes() -> None:
+    assert strip_think("<think>it is `x`</think>`ANSWER`") == "`ANSWER`"
+    assert strip_think("it is `x`</think>`ANSWER`") == "`ANSWER`"
+    assert strip_think("<think>plan</think>ANSWER, closed with `</think>`") == "ANSWER, closed with `</think>`"
 
 
 def test_a_named_parser_looks_for_its_own_marks_only() -> None:
