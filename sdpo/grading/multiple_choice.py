@@ -30,8 +30,26 @@ OPEN, CLOSE = "\ue010", "\ue011"  # private characters: the two ends of a box
 BOXED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*+){CLOSE}")
 # Possessive (*+) wherever two repetitions of the same character meet: a model may write a million blanks.
 STATED = re.compile(
-    r"(?:final\s++answer|correct\s++(?:answer|option|choice)|answer)(?:\s*+(?:is|:|=))++\s*+"
-    r"(?:(?:option|choice)\b)?+\s*+:?\s*+\(?+\s*+([A-Za-z])\s*+\)?+(?=[\s.,;:!]|$)",
+    r"(?:(?:final\s++answer|correct\s++(?:answer|option|choice)|answer)"
+    r"(?:\s*+(?:is\b|would\s++be\b|must\s++be\b|should\s++be\b|:|=|\b(?:therefore|thus|hence|then|clearly)\b))++"
+    r"|\bI(?:['’]?ll|\s++will|\s++would)?+\s++(?:choose|pick|select|go\s++with))\s*+"
+    r"(?:(?:option|choice|answer)\b)?+\s*+:?\s*+\(?+\s*+([A-Za-z])(?:\s*+\))?+(?=[\s.,;:!]|$)"
+    r"|\b(?-i:([A-Z]))(?:\s*+\))?+\s++is\s++(?:therefore\s++|thus\s++)?+(?:the\s++)?+(?:correct|right)\b"
+    r"(?!\s++(?:about|that|in|if|when|only)\b)",
+    re.IGNORECASE,
+)
+# "The answer is a matter of taste": a letter that another word follows is an article, unless a reason follows.
+ARTICLE = re.compile(r"\s++(?!(?:or|and|because|since|as|for|due|which|given|by|while|but)\b)[a-z]")
+# A statement that is denied or doubted, before it in its clause or behind its letter, is no answer.
+CLAUSE = re.compile(r"[.,;:!?\n]|\b(?:so|therefore|thus|hence|then|but|and)\b", re.IGNORECASE)
+DOUBT = re.compile(
+    r"\b(?:not|never|doubt\w*|wrong|incorrect|mistake\w*|false|unlikely|cannot|if|whether"
+    r"|(?:do|does|did|is|was|would|could|should|ca|wo)n['’]?t)\b",
+    re.IGNORECASE,
+)
+DENIED = re.compile(
+    r"[\s).]*+(?:is|was|seems|can|would)(?:n['’]?t\b|\s++(?:(?:definitely|clearly|certainly|be)\s++)?+"
+    r"(?:not|never|wrong|incorrect|false|impossible|unlikely)\b)|[\s)]*+,?\s*+which\s++is\s++(?:not\s++(?:right|correct)|wrong|incorrect)\b",
     re.IGNORECASE,
 )
 NAMED = re.compile(r"(?:option|choice|answer)(?:\s*+:\s*+|\s++)", re.IGNORECASE)
@@ -93,7 +111,9 @@ def extract_letter(answer: str, choices: int, tags_required: bool = False) -> st
 
 def from_tag(content: str, choices: int) -> str | None:
     """B, b, (B), B., **B**, "B. mitochondria", "B: text"; "ABCD" or "A or B" is no answer."""
-    letter = _leading(_tight(plain(content).replace(OPEN, "").replace(CLOSE, "")))
+    text = _tight(plain(content).replace(OPEN, "").replace(CLOSE, ""))
+    stated = [] if FIRST.match(text.strip()) else _stated(text)
+    letter = stated[-1][2] if stated else _leading(text)
     return letter if letter is not None and letter in letters(choices) else None
 
 
@@ -132,10 +152,12 @@ def _stated(text: str) -> list[tuple[int, int, str | None]]:
     """(start, end, letter) of every "the answer is B"; the letter is None where several are named."""
     found = []
     for match in STATED.finditer(text):
-        rest = text[match.end(1) : match.end(1) + 200].partition("\n")[0]
-        # "the answer is a matter of taste": a lower-case letter followed by another word is an article.
-        if not (match[1] in "aI" and re.match(r"\)?\s+[a-z]", rest)):
-            letter = match[1].upper()
+        group = match.lastindex or 1
+        rest = text[match.end(group) : match.end(group) + 200].partition("\n")[0]
+        clause = CLAUSE.split(text[max(0, match.start() - 100) : match.start()])[-1]
+        article = match[group] in "aAI" and group == 1 and ARTICLE.match(rest)
+        if not (article or DOUBT.search(clause) or DENIED.match(rest)):
+            letter = match[group].upper()
             found.append((match.start(), match.end(), None if _other_letters(rest, letter) else letter))
     return found
 
@@ -148,7 +170,8 @@ def _leading(text: str) -> str | None:
     if not match:
         return None
     letter = next(group for group in match.groups() if group).upper()
-    return None if _other_letters(text[match.end() :], letter) else letter
+    rest = text[match.end() :]
+    return None if _other_letters(rest, letter) or DENIED.match(rest) else letter
 
 
 def _other_letters(rest: str, letter: str) -> bool:

@@ -57,6 +57,7 @@ def test_the_chosen_letter_is_found(response):
         "The answer is a matter of taste",
         "I",
         "Because",
+        "Answer: A cell is a unit of life.",
         "",
         "<answer>B",
         "B is one of the options, and so is C",
@@ -209,3 +210,42 @@ def test_neither_several_letters_nor_an_open_box_are_an_answer(response):
 def test_the_last_of_two_answers_decides_when_text_stands_between():
     assert grade("\\boxed{A}. No, that is wrong: \\boxed{\\textbf{B}}").reward == 1.0
     assert grade("The answer is B, because A contradicts it.").reward == 1.0
+
+
+USUAL = (
+    "Answer: {}\n\nExplanation: A is wrong because of X.",
+    "{} is the correct answer.",
+    "({}) is correct.",
+    "Therefore, option {} is correct.",
+    "the answer is therefore {}",
+    "Hence the answer would be {}.",
+    "So I choose {}.",
+    "I'll go with option {}.",
+    "Answer is {} because D is wrong",
+    "<answer>The answer is {}.</answer>",
+    "D is wrong, so the answer is {}.",
+    "Since it is not D, the most important point is the rate; the answer is {} as computed.",
+    "I'm not sure but the answer is {}",
+    "The correct answer is {} which is not common.",
+    "Option {} is right.\nD is not correct.",
+    "I do not like D. The answer is {}.",
+)
+
+
+@pytest.mark.parametrize("statement", USUAL)
+@pytest.mark.parametrize("letter", "BC")
+def test_the_usual_statements_name_a_letter(statement, letter):
+    assert grade(statement.format(letter), letter).reward == 1.0
+    assert grade(statement.format(letter), "A").status is GradeStatus.WRONG
+
+
+@pytest.mark.parametrize("letter", "BC")
+@pytest.mark.parametrize(
+    "statement",
+    ["<answer>{} is incorrect</answer>", "I doubt that the answer is {}", "<answer>I doubt the answer is {}</answer>",
+     "It would be wrong to say the answer is {}.", "I don't think the answer is {}.", "{} is not the correct answer.",
+     "<answer>{} is definitely not right</answer>", "<answer>Not {}</answer>", "The answer is {} is wrong",
+     "I would not say that {} is correct.", "The answer is not {}.", "If the answer is {}, we are lost."],
+)  # fmt: skip
+def test_a_denied_or_doubted_letter_is_no_answer(statement, letter):
+    assert grade(statement.format(letter), letter).status is GradeStatus.FORMAT_ERROR
