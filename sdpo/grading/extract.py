@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Inside quotes and lists a fence stands behind "> " and "1. "; backticks after ``` make it inline code.
 FENCE = re.compile(
-    r"((?:[ \t]*+>)*+[ \t]*+)((?:[-*+]|[0-9]{1,9}[.)])[ \t]++)?+(`{3,}+(?=[^`]*+$)|~{3,}+)(.*)", re.DOTALL
+    r"((?:[ \t]*+>)*+[ \t]*+)((?:[-*+]|[0-9]{1,9}[.)])[ \t]++(?:>[ \t]*+)*+)?+(`{3,}+(?=[^`]*+$)|~{3,}+)(.*)", re.DOTALL
 )
+LATE = re.compile(r"([^`]*+)(`{3,}+)([\w+#-]*+)[ \t]*+")  # a fence behind text
 INFO = re.compile(r"\{?\s*+(?:#[\w-]*+\s++)?\.?([\w+#-]+)")  # python title="x", {.python}, {python}, python:main.py
 PYTHON = re.compile(r"i?py(?:thon)?[0-9]*")
 LARGEST_PARSE = 20_000  # characters of one block, and of all attempts at a longer one: the parser holds up all threads
@@ -59,8 +60,46 @@ def extract_code(text: str, truncated: bool = False) -> str | None:
     The last complete fenced block counts: the last one tagged as Python where there is one, else the last without a
     tag. A block left open at the end is no answer when the response was cut off; when it was not, the model forgot
     the closing fence, and the block counts if it parses. Backticks inside a string do not end a block if a later
-    fence makes it parse.
+    fence makes it parse. Fences that share their line with text count where the others leave no program.
     """
+    code = _by_markdown(text, truncated)
+    if code is None or not parses(code):
+        loose = _by_markdown(_fences_apart(text), truncated)
+        if loose is not None and parses(loose):
+            return loose
+    return code
+
+
+def _fences_apart(text: str) -> str:
+    """The text with a line for each fence that text stands before, or behind where it closes."""
+    out: list[str] = []
+    opening: Fence | None = None
+    for line in _fences(text)[0]:
+        if fences := _fences(line)[1]:
+            fence = fences[0]
+            bare = replace(fence, info="")
+            if opening is None:
+                opening = fence
+            elif bare.closes(opening) and fence.language != "python":
+                opening = None
+                out += [fence.before + fence.marker, fence.info]
+                continue
+        elif late := LATE.fullmatch(line):
+            fence = Fence(0, "", "", late[2], late[3])
+            if opening is None:
+                opening = fence
+            elif "#" not in late[1] and fence.closes(opening):
+                opening = None
+            else:
+                fence = None
+            if fence is not None:
+                out += [late[1], late[2] + late[3]]
+                continue
+        out.append(line)
+    return "\n".join(out)
+
+
+def _by_markdown(text: str, truncated: bool) -> str | None:
     lines, fences = _fences(text)
     blocks, dangling = _pair(fences)
     if dangling is not None and (dangling.info or any(line.strip() for line in lines[dangling.line + 1 :])):
@@ -132,10 +171,11 @@ def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fenc
 def _between(lines: list[str], opening: Fence, closing: Fence | None = None) -> str:
     """The content of a block without the quote marks and the indentation that it has from where it stands."""
     content = lines[opening.line + 1 : None if closing is None else closing.line]
-    quotes = opening.before.count(">")
+    place = opening.before + opening.bullet
+    quotes = place.count(">")
     if quotes:
         content = [re.sub(rf"(?:[ \t]*+>){{0,{min(quotes, 99)}}}+ ?", "", line, count=1) for line in content]
-    depth = len(opening.before.rpartition(">")[2].removeprefix(" " if quotes else "")) + len(opening.bullet)
+    depth = len(place.rpartition(">")[2].removeprefix(" " if quotes else ""))
     first = next((line for line in content if line.strip()), "")
     own = len(first) - len(first.lstrip(" \t"))
     if not depth and not own:

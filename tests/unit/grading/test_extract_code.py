@@ -133,3 +133,29 @@ def test_hostile_text_has_the_program_that_its_fences_say(response, program):
 def test_only_the_last_of_many_open_tags_is_closed():
     assert tagged("<answer>" * 100_000, "answer") == []
     assert tagged("<answer>" * 100_000 + "B</Answer>", "answer") == ["B"]
+
+
+@pytest.mark.parametrize(
+    "opening", ["Here is the code: ```python\n", "```python\n", "Code:```\n", "Run **this**: ````py \n"]
+)
+@pytest.mark.parametrize(
+    "closing", ["\n```", "```", "  ```", "\n``` Done.", "\n```Done it.", "\n``` text\n```text\nout\n```"]
+)
+def test_fences_that_share_their_line_with_text_count(opening, closing):
+    closing = closing.replace("```", "````", 1) if "````" in opening else closing
+    code = extract_code(opening + PROGRAM + closing)
+    assert code is not None and code.rstrip() == PROGRAM
+    assert extract_code(opening + PROGRAM + closing + "\nIt ends", truncated=True).rstrip() == PROGRAM
+
+
+@pytest.mark.parametrize("place", [("- > ", "  > "), ("1. > ", "   > "), ("- > > ", "  > > ")])
+def test_a_block_in_a_quote_in_a_list_loses_its_marks(place):
+    lines = "\n".join(place[1] + line for line in PROGRAM.split("\n"))
+    assert extract_code(f"Steps:\n\n{place[0]}```python\n{lines}\n{place[1]}```\n") == PROGRAM
+
+
+def test_a_fence_behind_text_in_a_string_or_a_cut_block_ends_nothing():
+    program = "s = '''Here: ```python\nx = 1```\n``` Done.\n'''\nprint(s)"
+    assert extract_code(f"```python\n{program}\n```") == program
+    assert extract_code("```python\nprint(0)\n```\nBetter:\n```python\ns = 'a```\nb", truncated=True) is None
+    assert extract_code("```python\nx = 1\n# ends with ```\nb", truncated=True) is None
