@@ -41,9 +41,11 @@ def expression(latex: str) -> Any:
 class Algebra:
     def equal(self, one: str, other: str) -> bool:
         first, second = expression(one), expression(other)
+        if any(value.has(sympy.zoo, sympy.nan) for value in (first, second)):
+            return False
         if first == second:
-            return first is not sympy.nan
-        if any(value.has(sympy.oo, sympy.zoo, sympy.nan) for value in (first, second)):
+            return True
+        if first.has(sympy.oo) or second.has(sympy.oo):
             return False
         return self._vanishes(first - second, (first, second))
 
@@ -69,7 +71,7 @@ class Algebra:
         return bool(difference.is_number and difference <= sympy.Rational(distance.numerator, distance.denominator))
 
     def _vanishes(self, difference: Any, sides: tuple[Any, Any]) -> bool:
-        symbols = sorted(difference.free_symbols, key=str)
+        symbols = sorted(sides[0].free_symbols | sides[1].free_symbols, key=str)
         if not symbols:
             return _is_zero(difference) is True
         if len(symbols) > len(_POSITIVE):
@@ -103,6 +105,6 @@ def _is_zero(number: Any) -> bool | None:
         return None
     try:
         value = number.evalf(10, maxn=DIGITS, strict=True)
-    except sympy.core.evalf.PrecisionExhausted:
-        return True
+    except sympy.core.evalf.PrecisionExhausted:  # zero to all those digits, or a sine of something larger than they go
+        return bool(abs(number.evalf(10, maxn=DIGITS)) < sympy.Rational(1, 10**DIGITS))
     return bool(value == 0) if value.is_number and value.is_finite is not False else None

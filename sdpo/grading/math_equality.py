@@ -43,10 +43,8 @@ class Equality:
             return self._leaves(gold, given)
         if isinstance(gold, Based) or isinstance(given, Based):
             return self._digits(gold, given)
-        if isinstance(gold, Ratio) and isinstance(given, Ratio):
-            return self._in_order(gold.parts, given.parts)
-        if isinstance(gold, Leaf) and isinstance(given, Ratio) and len(given.parts) == 2:
-            return self._quotient(gold, given)
+        if isinstance(gold, Ratio):
+            return self._ratios(gold, given)
         if isinstance(gold, Text) or isinstance(given, Text):
             return False
         return self._collections(gold, given)
@@ -57,15 +55,25 @@ class Equality:
         return self.algebra.equal(gold.latex, given.latex)
 
     def _digits(self, gold: Value, given: Value) -> bool:
-        """A base may be left out; where both name one, it must be the same."""
-        based, other = (gold, given) if isinstance(gold, Based) else (given, gold)
-        return isinstance(other, Leaf) and isinstance(based, Based) and based.digits == other.latex
+        """The answer may leave out the base that the gold answer names."""
+        return isinstance(given, Leaf) and isinstance(gold, Based) and gold.digits == given.latex
 
-    def _quotient(self, gold: Leaf, given: Ratio) -> bool:
-        above, below = given.parts
-        if not (isinstance(above, Leaf) and isinstance(below, Leaf)) or below.exact == 0:
+    def _ratios(self, gold: Ratio, given: Value) -> bool:
+        """In the same proportion; of two parts also as a fraction. Times of day are the same time."""
+        if isinstance(given, Leaf) and given.exact is not None and given.exact.denominator > 1 and len(gold.parts) == 2:
+            given = Ratio((Leaf.of(Fraction(given.exact.numerator)), Leaf.of(Fraction(given.exact.denominator))))
+        if not isinstance(given, Ratio) or len(gold.parts) != len(given.parts):
             return False
-        return self._leaves(gold, _joined(r"\frac{%s}{%s}", above, below))
+        pairs = list(zip(gold.parts, given.parts, strict=True))
+        if gold.clock and given.clock or any(not isinstance(p, Leaf) or p.exact == 0 for pair in pairs for p in pair):
+            return all(self.same(*pair) for pair in pairs)
+        if gold.timed or given.timed:
+            return False
+        first = pairs[0]
+        return all(
+            self._leaves(_product(one, first[1]), _product(first[0], other))  # type: ignore[arg-type]
+            for one, other in pairs[1:]
+        )
 
     def _quantities(self, gold: Value, given: Value) -> bool:
         """A unit may be left out on one side; where both have one, they must measure the same."""
@@ -239,6 +247,12 @@ def _joined(form: str, *leaves: Leaf) -> Leaf:
 
 def _times(value: Value, factor: str) -> Leaf | None:
     return Leaf(rf"{factor}\cdot({value.latex})") if isinstance(value, Leaf) else None
+
+
+def _product(one: Leaf, other: Leaf) -> Leaf:
+    if one.exact is not None and other.exact is not None:
+        return Leaf.of(one.exact * other.exact)
+    return _joined(r"(%s)\cdot(%s)", one, other)
 
 
 def _size(unit: Unit) -> str:

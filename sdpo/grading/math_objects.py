@@ -67,7 +67,11 @@ class Based:
 
 @dataclass(frozen=True)
 class Ratio:
+    """clock: it may be a time of day (2:15). timed: it can be nothing else (2:05)."""
+
     parts: tuple[Value, ...]
+    clock: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True)

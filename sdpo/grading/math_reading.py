@@ -185,8 +185,14 @@ class _Reader:
             return None
         values = [self.answer(part) for part in parts]
         if isinstance(values[-1], Quantity):
-            return Quantity(Ratio((*values[:-1], values[-1].value)), values[-1].unit)
-        return Ratio(tuple(values))
+            return Quantity(self._ratio_of(parts, (*values[:-1], values[-1].value)), values[-1].unit)
+        return self._ratio_of(parts, tuple(values))
+
+    def _ratio_of(self, parts: list[Items], values: tuple[Value, ...]) -> Ratio:
+        first, *rest = [str(part[0]) if part else "" for part in parts]
+        clock = len(parts[0]) == 1 and first.isdecimal() and int(first[:3]) <= 24
+        clock = clock and all(len(text) == 2 and text.isdecimal() and text < "60" for text in rest)
+        return Ratio(values, clock, clock and any(text[0] == "0" for text in rest))
 
     def _based(self, items: Items) -> Value | None:
         if len(items) < 3 or items[-2] != "_":
@@ -225,6 +231,8 @@ class _Reader:
                     raise Unreadable("arithmetic with units")
                 return self._compound(value, unit, rest[following:])
             number = self.answer(value)
+            if isinstance(number, Quantity):
+                raise Unreadable("a unit of a quantity")
             if scale:
                 number = leaf((*split_thousands(value, False), r"\cdot", "10", "^", Group((str(scale),))))
             return Quantity(number, unit) if unit.dimensions else number

@@ -46,6 +46,7 @@ _TOKEN = re.compile(
     | [A-Za-z]+ | \s+ | [<>!]= | .""",
     re.VERBOSE | re.DOTALL,
 )
+_UNFINISHED = re.compile(r"\.(?:\s?\.)+")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CHARACTERS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "•": r"\cdot ", "÷": r"\div ",
@@ -111,6 +112,7 @@ def _latex(text: str) -> str:
         text = _MARKED_DIGIT.sub(_repeating, text)
         runs = groupby(text, key=lambda c: unicodedata.decomposition(c).split(" ")[0] if c > "\x7f" else "")
         text = "".join(_unicode_run(kind, "".join(run)) for kind, run in runs)
+    text = _UNFINISHED.sub(r"\\ldots ", text)
     return text if "\\begin" in text else _DOUBLED.sub(r"\\", text)
 
 

@@ -42,15 +42,24 @@ _TABLE = {
     "any": "unit 1",
 }
 _COMPOUND = {"volume": ({"length": 3}, Fraction(1, 1000)), "speed": ({"length": 1, "time": -1}, Fraction(1))}
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"ten": 1, "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_SCALES |= {f"{name}s": power for name, power in _SCALES.items()}
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
 # Words after a number that change it, or that make more of it than the name of what was counted.
 _NO_UNIT = frozenset(
     re.findall(
         r"\w+",
-        """is are was not no if than but for when because to plus minus times over
-    divided by factorial pi root dozen half halves third thirds fourth fourths quarters fifth fifths tenth tenths
-    hundredths pairs""",
+        """is are was be not no non if than but for when because to plus minus times over or nor only never
+    divided by factorial pi root dozen dozens gross score scores pair pairs half halves third thirds fourth fourths
+    quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths
+    thousandth thousandths millionth millionths couple couples zero one two three four five six seven eight nine eleven
+    twelve twenty thirty forty fifty sixty
+    negative negated opposite below under beneath above less more fewer greater smaller larger least most
+    doubled double twice tripled triple thrice halved quadrupled multiplied added subtracted increased decreased
+    squareroot reciprocal inverse inverted conjugate complement modulo mod remainder exponent
+    incorrect wrong false untrue invalid impossible unknown undefined maybe perhaps possibly probably
+    about approximately roughly nearly almost too many few off etc isn isnt aint without except
+    neither none unless rather instead error mistake infinity""",
     )
 )
 _DIVISIONS = ("/", "per", "a", "an", "each", "every")
@@ -166,6 +175,8 @@ def _product(items: Items, loose: bool) -> Unit:
         elif word in ("degree", "degrees") and str(items[at : at + 1]).lower()[2:3] in ("c", "f"):
             continue
         elif (found := _percent(item) or known_unit(str(item))) is not None:
+            if found.dimensions == ((PERCENT, 1),) and unit.dimensions:
+                raise Unreadable("a percentage of something")
             last = found**power
             unit, power = unit * last, 1
         elif len(word) < 3:
