@@ -173,8 +173,8 @@ class Equality:
                 return self._chain(value, chain)
         if isinstance(gold, Relation) or isinstance(given, Relation):
             return self._conditions(gold, given)
-        if isinstance(gold, Named):
-            return self.same(gold.value, given)
+        if isinstance(gold, Named):  # x + y = 4 is a line, not 4
+            return "+" not in gold.name and self.same(gold.value, given)
         return isinstance(given, Named) and self.same(gold, given.value)
 
     def _chain(self, value: Value, chain: Relation) -> bool:

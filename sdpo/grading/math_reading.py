@@ -18,7 +18,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPENED = frozenset(CLOSING.values())
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
           "twelve": 12, "sixteen": 16}  # fmt: skip
-_BETWEEN = frozenset(["|", r"\frac", "/", ":", "_"])
+_BETWEEN = frozenset(["|", r"\frac", "/", ":", "_", "+"])
 _FILLING = frozenset(["if", "for", "when", "where"])
 _PUNCTUATION = frozenset([".", ",", ";", ":", "\\\\"])
 
@@ -109,7 +109,7 @@ class _Reader:
 
     def _range(self, parts: list[Items], operators: list[str]) -> Value | None:
         """A name between bounds."""
-        at = [i for i, part in enumerate(parts) if _name(part) is not None]
+        at = [i for i, part in enumerate(parts) if _name(part) is not None and "+" not in part]
         if len(at) != 1 or len(parts) > 3 or not set(operators) <= set(_MIRRORED) or 0 < at[0] != 1:
             return None
         bounds: dict[str, tuple[Value, str, str]] = {"<": (_REALS.parts[0], "(", ")"), ">": (_REALS.parts[1], "(", ")")}
@@ -331,6 +331,8 @@ def _name(items: Items) -> str | None:
     while at < len(items) and items[at] in ("_", "'", "^"):
         if items[at] == "^" and items[at + 1 : at + 2] != (Group(("-", "1")),):
             return None
+        if items[at] == "^" and items[at + 2 : at + 3] != ("(",):
+            return None  # the inverse of a function, not 1/x
         at += 1 if items[at] == "'" else 2
     if items[at : at + 1] == ("(",) and closing_bracket(items, at) == len(items) - 1:
         at = len(items)
@@ -340,9 +342,13 @@ def _name(items: Items) -> str | None:
 def _is_product(items: Items) -> bool:
     """A length, an area, a product or a quotient of names: AB, |z|, xy, \\frac{AO}{OB}, S_{ABC} : S."""
     flat = [part for item in items for part in (item if isinstance(item, Group) else (item,))]
-    if not all(isinstance(part, str) and (part.isalpha() or part in _BETWEEN or part.isdecimal()) for part in flat):
+    if not all(isinstance(part, str) for part in flat) or any(isinstance(part, Words) for part in flat):
         return False
-    return any(part.isalpha() for part in flat) and (len(items) > 1 or len(items[0]) > 1) and not flat[0].isdecimal()
+    numbers = [at for at, part in enumerate(flat) if part.isdecimal()]  # a subscript is part of a name, a factor is not
+    if any(at == 0 or flat[at - 1] != "_" for at in numbers):
+        return False
+    named = all(part.isalpha() or part in _BETWEEN or part.isdecimal() for part in flat)
+    return named and any(part.isalpha() for part in flat) and (len(items) > 1 or len(items[0]) > 1)
 
 
 def _spelled(items: Items) -> str:

@@ -214,6 +214,10 @@ def _table(read: _Open) -> Table:
 
 def _clean(items: list[Item], text: bool) -> list[Item]:
     """Without blanks and style; text in words, everything else under its one name."""
+    infix = next((i for i, item in enumerate(items) if item in (r"\over", r"\choose")), None)
+    if infix is not None:
+        command = r"\frac" if items[infix] == r"\over" else r"\binom"
+        items = [command, Group(items[:infix]), Group(items[infix + 1 :])]
     out: list[Item] = []
     in_words = text
     shifts = items.count("$")
