@@ -26,6 +26,10 @@ class Words(str):
     """A word of running text, as opposed to a product of letters."""
 
 
+class Apart(str):
+    """Letters behind a number and a blank: 3 cm, but 3cm may be a product."""
+
+
 @dataclass(frozen=True)
 class Table:
     """kind: matrix, vmatrix, Vmatrix, cases or lines."""
@@ -247,6 +251,8 @@ def _clean(items: list[Item], text: bool) -> list[Item]:
             out.extend(("^", r"\circ"))
         elif item[0].isalpha() and (in_words or _is_word(item, before, queue, out)):
             out.append(Words(item))
+        elif item.isalpha() and str(before).isspace() and str(out[-1:])[-3:-2].isdigit() and out[-2:-1] != [r"\frac"]:
+            out.append(Apart(_ALIASES.get(item, item)) if f"\\{item}" not in FUNCTIONS else f"\\{item}")
         else:
             out.append(f"\\{item}" if f"\\{item}" in FUNCTIONS else _ALIASES.get(item, item))
     return out

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .math_spelling import Group, Items, Unreadable, Words
+from .math_spelling import Apart, Group, Items, Unreadable, Words
 
 # dimension: names and sizes. The size of a degree is in multiples of pi.
 _TABLE = {
@@ -119,13 +119,13 @@ def known_unit(word: str) -> Unit | None:
 
 
 def names_unit(item: object, loose: bool) -> bool:
-    """Letters outside of a text are a unit only where several of them name one: 5cm, but 5m is 5 times m. Loose: where
-    the other answer has a unit, a single letter will do."""
+    """Letters outside of a text are a unit only where several of them stand apart: 5 cm, while 5cm may be 5 times c
+    times m. Loose: the other answer has a unit too."""
     if isinstance(item, Words) or not isinstance(item, str):
         return isinstance(item, Words)
     if item in CURRENCIES or item in _SCALES or item.lower() in ("\\%", "¢", "Ω", "\\min", "\\sec", "am", "pm"):
         return True
-    return (len(item) > 1 or loose) and known_unit(item) is not None
+    return (isinstance(item, Apart) and len(item) > 1 or loose) and known_unit(item) is not None
 
 
 def read_unit(items: Items, loose: bool) -> tuple[Unit, int]:
