@@ -13,6 +13,7 @@ from typing import Any
 from sdpo.data.long_integers import in_pieces, read_json
 from sdpo.errors import DataError, problem
 
+from .sandbox import python_syntax
 from .sandbox.assert_code import can_fail, reaches_inside
 from .sandbox.inside.frames import encode
 from .sandbox.limits import Limits
@@ -189,7 +190,7 @@ def _test_code(truth: dict, field: str, entry_point: str | None) -> str:
         raise DataError(problem(f"tests.{field}", type(code).__name__, "Python text"))
     try:
         code = in_pieces(code)
-        tree = ast.parse(code, TESTS_NAME)
+        tree = python_syntax.parse(code, TESTS_NAME)
         compile(tree, TESTS_NAME, "exec", dont_inherit=True)  # finds what the grammar allows, e.g. a bare return
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(problem(f"tests.{field}", code[:60], f"Python text ({error})")) from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
 from dataclasses import dataclass, replace
+
+from .sandbox import python_syntax
 
 # Inside quotes and lists a fence stands behind "> " and "1. "; backticks after ``` make it inline code.
 FENCE = re.compile(
@@ -194,7 +195,7 @@ def parses(code: str) -> bool:
     if len(code) > LARGEST_PARSE or not code.strip():
         return False
     try:
-        ast.parse(code, SOURCE_NAME)
+        python_syntax.parse(code, SOURCE_NAME)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True

@@ -19,6 +19,7 @@ from sdpo.data.programs import ALL_STEPS, Program, Step, run_steps, steps_of
 from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
 
 from .feedback import TOO_LONG, capped, clean, show
+from .sandbox import python_syntax
 
 LONGEST_ANSWER = 4000  # characters
 LONGEST_VALUE = 24  # characters of a value in the feedback
@@ -106,7 +107,7 @@ def refusal(prompt: Prompt, response_text: str, truncated: bool, public_only: bo
     if not text.strip():
         return _failure(GradeStatus.FORMAT_ERROR, "The answer holds no program.", hint)
     try:
-        ast.parse(function_source(text, prompt.ground_truth["name"]))
+        python_syntax.parse(function_source(text, prompt.ground_truth["name"]))
     except SyntaxError as error:
         line = (error.text or "").strip()
         return _failure(GradeStatus.FORMAT_ERROR, f"Syntax error in: {line}", hint)
@@ -138,7 +139,7 @@ def recognised_steps(response_text: str) -> tuple[tuple[Step | None, ...], bool]
     """The steps of an answer in order, None for a statement that is no known step (nothing is read after it), and
     whether the answer returns. `return <expression>` counts as a step and a return."""
     try:
-        statements = ast.parse(function_source(response_text, "f")).body[0].body
+        statements = python_syntax.parse(function_source(response_text, "f")).body[0].body
     except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError, AttributeError):
         return (*_leading_steps(response_text), None), False
     steps, returned = _steps_of_statements(statements)
@@ -180,7 +181,7 @@ def _expression_key(expression: ast.expr | None) -> str:
 
 @functools.cache
 def _steps_by_expression() -> dict[str, Step]:
-    return {ast.unparse(ast.parse(step.code).body[0].value): step for step in ALL_STEPS}
+    return {ast.unparse(python_syntax.parse(step.code).body[0].value): step for step in ALL_STEPS}
 
 
 def _replay(steps: Sequence[Step | None], x: int) -> list[int]:

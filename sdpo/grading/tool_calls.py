@@ -15,6 +15,7 @@ from sdpo.records import Grade, GradeStatus, Prompt
 from .extract import SOURCE_NAME, fenced_blocks
 from .feedback import clean
 from .result import failed, passed, ungraded
+from .sandbox import python_syntax
 
 # Around JSON or Python calls. A mark without an end reaches to the next one, or to the end of the text.
 WRAPPERS = {
@@ -202,7 +203,7 @@ def _from_python(text: str, built_in: bool) -> list[Call]:
     """`f(a=1)`, one a line, or `[f(a=1), g(b="x")]`, with literal keyword arguments; parsed, never evaluated.
     `built_in`: Llama's form for tools of its own, `f.call(a=1)`, is another way to write it."""
     try:
-        body = ast.parse(text[:20_000], SOURCE_NAME).body
+        body = python_syntax.parse(text[:20_000], SOURCE_NAME).body
         lines = [line.value if isinstance(line, ast.Expr) else line for line in body]
         nodes = [node for line in lines for node in (line.elts if isinstance(line, ast.List) else [line])]
         calls = []

@@ -8,6 +8,7 @@ import functools
 import marshal
 from typing import Any
 
+from . import python_syntax
 from .inside.judge import FILE
 from .name_origins import SOLUTION_MODULES, sort_names
 
@@ -17,7 +18,7 @@ MAX_STATEMENT = 400
 @functools.lru_cache(maxsize=4096)
 def prepare(code: str, entry_point: str | None, prompt: str = "", withhold: bool = False) -> bytes:
     """Marshalled payload of the judge. SyntaxError when the tests are not Python (found at data load)."""
-    tree = ast.parse(code, FILE)
+    tree = python_syntax.parse(code, FILE)
     names = sort_names(code, tree, entry_point, prompt)
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
     statements = {

@@ -19,6 +19,7 @@ from sdpo.errors import DataError
 from sdpo.grading.code import CodeGrader, text_of
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
+from sdpo.grading.sandbox import python_syntax
 from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
 
@@ -75,24 +76,24 @@ class Unittest(ast.NodeTransformer):
         test = node.test
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
             text = f"self.assertEqual({ast.unparse(test.left)}, {ast.unparse(test.comparators[0])})"
-            return ast.parse(text).body[0]
-        return ast.parse(f"self.assertTrue({ast.unparse(test)})").body[0]
+            return python_syntax.parse(text).body[0]
+        return python_syntax.parse(f"self.assertTrue({ast.unparse(test)})").body[0]
 
 
 def as_form(row, form: str) -> dict:
     """The same tests as a file of asserts (as in MBPP), as a pytest file, or as a unittest file; none names an entry
     point."""
-    tree = Renamed(row["entry_point"]).visit(ast.parse(row["test"]))
+    tree = Renamed(row["entry_point"]).visit(python_syntax.parse(row["test"]))
     check = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check")
     tree.body.remove(check)
     if form == "asserts":
         tree.body += check.body
     elif form == "pytest":
-        test = ast.parse(f"from solution import {row['entry_point']}\ndef test(): pass")
+        test = python_syntax.parse(f"from solution import {row['entry_point']}\ndef test(): pass")
         test.body[1].body = check.body
         tree.body += test.body
     else:
-        test = ast.parse("import unittest\nclass T(unittest.TestCase):\n    def test(self): pass")
+        test = python_syntax.parse("import unittest\nclass T(unittest.TestCase):\n    def test(self): pass")
         test.body[1].body[0].body = [Unittest().visit(node) for node in check.body]
         tree.body += test.body
     return {"type": "assert", "code": ast.unparse(ast.fix_missing_locations(tree))}
@@ -204,7 +205,7 @@ def mutants(problems, count):
     result = []
     while len(result) < count:
         row = rng.choice(problems)
-        tree = ast.parse(row["prompt"] + row["canonical_solution"])
+        tree = python_syntax.parse(row["prompt"] + row["canonical_solution"])
         counter = Mutator(-1)
         counter.visit(copy.deepcopy(tree))
         if counter.seen:
