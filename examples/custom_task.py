@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpo import main_sdpo
-from sdpo.data.programs import ALL_STEPS, draw_program, run_steps, sentence
+from sdpo.embedded.programs import ALL_STEPS, draw_program, run_steps, sentence
 
 DATA_SOURCE = "written_steps"
 FOLDER = Path("runs/custom_task")

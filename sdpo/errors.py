@@ -67,3 +67,8 @@ def problem(field: str, got: object, allowed: str, fix: str = "") -> str:
     """
     text = f"{field}: got {got!r}; allowed: {allowed}"
     return f"{text}; {fix}" if fix else text
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of a library says, as one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -19,10 +19,9 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from sdpo.errors import ModelError
+from sdpo.errors import ModelError, first_line
 from sdpo.models.dropout import switch_off_dropout
 from sdpo.models.forward import PolicyModule
-from sdpo.models.load import first_line
 from sdpo.models.trial import check_scores
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -123,7 +122,8 @@ def outcome(family: str) -> tuple[str, str]:
         module = trained(lm)
     except ModelError as error:
         return "refused", str(error).split(" cannot be trained: ")[-1].rsplit("; use another", 1)[0]
-    return ("prefix trees", "") if module.why_padded is None else ("padded rows", module.why_padded)
+    reason = module.prefix_sharing_unsupported
+    return ("prefix trees", "") if reason is None else ("padded rows", reason)
 
 
 def page(found: dict[str, tuple[str, str]]) -> str:

@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
 PROGRAM = "print(1)"
 FUNCTION = "def f(a, b):\n    return a + b\n"

@@ -9,7 +9,7 @@ part: all of them. `--json` adds to what the file holds, so that parts and modes
 
 Both paths start from the hidden states of student and teacher at the response positions, apply both heads and end with
 the gradients of the student's hidden states and head. *Straightforward* keeps log-probabilities of all tokens and
-leaves the gradient to autograd; *here* is `sdpo.algorithms.distillation`.
+leaves the gradient to autograd; *here* is `sdpo.kernels.distillation`.
 
 Times are medians over repeats in which the paths take turns in one process. Peak extra memory is measured in a process
 per case: the high-water mark of resident memory (on a GPU: of allocated memory) during one forward and backward pass,
@@ -41,10 +41,10 @@ import torch
 from step_case import processor, resident, waiting
 from torch.nn.functional import cross_entropy, kl_div, linear, log_softmax
 
-from sdpo.algorithms.distillation import Distillation, distillation_loss
-from sdpo.algorithms.divergence import Divergence
-from sdpo.algorithms.policy import policy_terms
-from sdpo.algorithms.scores import ResponseScores
+from sdpo.kernels.distillation import Distillation, distillation_loss
+from sdpo.kernels.divergence import Divergence
+from sdpo.kernels.lazy_logits import ResponseScores
+from sdpo.kernels.policy import policy_terms
 
 ALPHA, TOPK = 0.5, 100
 MODES = ("full", "topk", "token", "policy")  # whole vocabulary, top-k + tail, sampled token, GRPO's log-probs

@@ -122,7 +122,7 @@ class Trainer:
             batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
             shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1)
         self.actor.update(shares[0])
-        passes = [side_tokens(chunk.rows) for share in shares[0] for chunk in share.chunks]
+        passes = [side_tokens(micro_batch.rows) for share in shares[0] for micro_batch in share.micro_batches]
         return {
             "prompt": sum(map(len, self.prompt_ids)),
             "response": sum(mini.tokens for mini in batch.mini_batches),

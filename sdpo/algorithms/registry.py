@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sdpo.errors import ConfigError, problem
 
 if TYPE_CHECKING:
-    from sdpo.algorithms.scores import Algorithm
     from sdpo.config.schema import Config
+    from sdpo.records import Group, RoutedRows
+
+
+class Algorithm(Protocol):
+    """One algorithm, on the controller: which samples are trained on, and with which components of the loss."""
+
+    def describe(self) -> str:
+        """One line for the log: what is optimised."""
+        ...
+
+    def route(self, groups: list[Group], step: int) -> RoutedRows:
+        """Graded groups of one rollout batch -> rows with their components."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from sdpo.algorithms.divergence import Divergence
-from sdpo.algorithms.policy import loss_temperature
 from sdpo.algorithms.rows import fraction, row_of, usable, usable_samples
 from sdpo.config.schema import Config
+from sdpo.kernels.divergence import Divergence
+from sdpo.kernels.policy import loss_temperature
 from sdpo.records import Group, Reprompt, RoutedRows, RowKey, TrainRow
 
 BUILDER_COUNTS = ("both", "trimmed", "masked_overlong")  # demonstration and feedback; cut to fit; nothing fitted

@@ -19,11 +19,11 @@ from typing import Any
 from sdpo.cli.numbers import positive, positive_whole
 from sdpo.cli.output_file import writing
 from sdpo.errors import ConfigError, SdpoError, problem
-from sdpo.tracking.comparison.curves import Budget, load_curve
-from sdpo.tracking.comparison.figures import write_figures
-from sdpo.tracking.comparison.launch import Arm, Plan, run_all
-from sdpo.tracking.comparison.summary import TARGETS, Comparison, compare
-from sdpo.tracking.comparison.tables import comparison_page, markdown
+from sdpo.reporting.comparison.curves import Budget, load_curve
+from sdpo.reporting.comparison.figures import write_figures
+from sdpo.reporting.comparison.launch import Arm, Plan, run_all
+from sdpo.reporting.comparison.summary import TARGETS, Comparison, compare
+from sdpo.reporting.comparison.tables import comparison_page, markdown
 from sdpo.tracking.jsonl import write_atomically
 
 

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _wandb(options: argparse.Namespace) -> int:
-    from sdpo.tracking.dashboards.wandb_views import report, save, workspace
+    from sdpo.reporting.dashboards.wandb_views import report, save, workspace
 
     if options.print:
         model = workspace(options.entity or "ENTITY", options.project, options.n)._to_model()
@@ -47,7 +47,7 @@ def _wandb(options: argparse.Namespace) -> int:
 
 
 def _trackio(options: argparse.Namespace) -> int:
-    from sdpo.tracking.dashboards.trackio_page import show, write_frontend
+    from sdpo.reporting.dashboards.trackio_page import show, write_frontend
 
     if options.write:
         with writing(options.write, "--write"):

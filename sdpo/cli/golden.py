@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from sdpo.algorithms.scores import ResponseScores, TokenBatch
 from sdpo.config.schema import Config, SelfDistillationConfig
 from sdpo.errors import DataError, SdpoError, problem
+from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.distillation import DistillationLoss
+from sdpo.losses.token_batch import TokenBatch
 
 TOLERANCE = 1e-9
 

@@ -37,9 +37,9 @@ from sdpo.data.long_integers import read_json
 from sdpo.errors import ConfigError, DataError, SandboxUnavailable
 from sdpo.grading.code_tests import read_limits, read_tests
 from sdpo.grading.registry import build_source_grader
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.grading.source_grader import SourceGrader
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.sandbox.limits import Limits
 from sdpo.tokens.think import left_open
 
 KINDS = ("code", "math", "multiple_choice", "tool_calls")

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from sdpo.errors import SdpoError
-from sdpo.tracking.report import write_report
+from sdpo.reporting.report import write_report
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 
 from sdpo.errors import SandboxUnavailable
-from sdpo.grading.sandbox.inside.plan import LEVELS
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import SandboxFault
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 from sdpo.records import GradeStatus
+from sdpo.sandbox.inside.plan import LEVELS
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import SandboxFault
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
 # name, program, standard input, expected status, words of the output or of the error
 SMOKE = (

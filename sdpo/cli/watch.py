@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from sdpo.errors import SdpoError
-from sdpo.tracking.live.run import LiveRun
-from sdpo.tracking.live.server import WatchServer
+from sdpo.reporting.live.run import LiveRun
+from sdpo.reporting.live.server import WatchServer
 
 PORT = 8700
 

@@ -24,7 +24,7 @@ NOT_AVAILABLE = {
 }
 # What can make a step the best one: of these, more is better.
 BEST_METRICS = re.compile(r"val/(?:reward|passed_fraction|(?:.+/)?(?:reward|avg@(?:n|(?P<n>\d+))|pass@(?P<k>\d+)))")
-SMALLEST_EMA_RATE = 1e-4  # of a step of 0.5 % of a weight 2 % is lost then, at 1e-5 half
+MIN_EMA_RATE = 1e-4  # of a step of 0.5 % of a weight 2 % is lost then, at 1e-5 half
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
 
@@ -32,7 +32,7 @@ def validate(config: Config) -> None:
     """Raises ConfigError for the first setting, or combination of settings, that cannot be run; warns of the unwise.
 
     Imports no torch. World size need not divide anything: rows are spread over the ranks by length, and a rank
-    without a row joins with a filler that counts nothing.
+    without a row joins with a dummy that counts nothing.
     """
     for check in (
         check_single_values,
@@ -105,9 +105,9 @@ def _check_teacher_rate(settings: SelfDistillationConfig) -> None:
     if kind == "trust-region" and not 0 < rate < 1:
         allowed = "a number in (0, 1) with teacher_regularization=trust-region"
         raise _refuse(f"{_DISTILL}.teacher_update_rate", rate, allowed, "0 is teacher_regularization=frozen, 1 is live")
-    if kind == "ema" and 0 < rate < SMALLEST_EMA_RATE:
+    if kind == "ema" and 0 < rate < MIN_EMA_RATE:
         fix = "float32 rounds smaller steps away; a teacher that stays is teacher_regularization=frozen"
-        allowed = f"0 or a number in [{SMALLEST_EMA_RATE}, 1] with ema"
+        allowed = f"0 or a number in [{MIN_EMA_RATE}, 1] with ema"
         raise _refuse(f"{_DISTILL}.teacher_update_rate", rate, allowed, fix)
     if kind != "ema" and settings.teacher_update_interval != "batch":
         allowed = f"batch with teacher_regularization={kind}"

@@ -8,7 +8,7 @@ import re
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,/]*\d|-?\d)(?=[\s$.,;]|$)")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-LONGEST_JOINT = 60  # characters between two boxes of one answer
+MAX_JOINT = 60  # characters between two boxes of one answer
 
 _BLANK = re.compile(r"\\text\s*(?=\{)|\\(?:quad|qquad|[()\[\],;:! ])|[\s$*{}~&]")
 _JOINT = re.compile(r"(?:[,;]|,?(?:and|or))(?:[A-Za-z](?:_[A-Za-z0-9])?=)?", re.IGNORECASE)
@@ -40,7 +40,7 @@ def last_boxed(text: str) -> str:
             outer.append((box.start(), box.end(), closing[box.end()]))
     answers = [_unwrap(text, closing, outer[-1][1] + 1, outer[-1][2])]
     for (_, opening, end), (following, _, _) in zip(outer[-2::-1], outer[:0:-1], strict=False):
-        if not _joined(text[end + 1 : min(following, end + 2 + LONGEST_JOINT)]):
+        if not _joined(text[end + 1 : min(following, end + 2 + MAX_JOINT)]):
             break
         answer = _unwrap(text, closing, opening + 1, end)
         if answer != answers[-1]:
@@ -49,7 +49,7 @@ def last_boxed(text: str) -> str:
 
 
 def _joined(between: str) -> bool:
-    if len(between) > LONGEST_JOINT or "\n\n" in between:
+    if len(between) > MAX_JOINT or "\n\n" in between:
         return False
     words = _BLANK.sub("", between)
     return _JOINT.fullmatch(words) is not None or not words and "\n" not in between

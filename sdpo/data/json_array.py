@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from sdpo.data.long_integers import read_integer
 
 CHUNK = 1 << 20  # characters
-LONGEST_TOKEN = 16  # characters; a token other than a string (-Infinity, an escape) may be cut in two
+MAX_TOKEN = 16  # characters; a token other than a string (-Infinity, an escape) may be cut in two
 
 
 def array_elements(file: TextIO, chunk: int = CHUNK) -> Iterator[Any]:
@@ -87,4 +87,4 @@ class _Text:
 
     def _cut_off(self, error: json.JSONDecodeError) -> bool:
         """Whether the end of the buffer can be what is wrong; a fault in its middle is one whatever follows."""
-        return error.msg.startswith("Unterminated") or error.pos >= len(self.buffer) - LONGEST_TOKEN
+        return error.msg.startswith("Unterminated") or error.pos >= len(self.buffer) - MAX_TOKEN

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,6 @@ from typing import Any, Literal
 from sdpo.config.schema import DataConfig
 from sdpo.data.files import is_table, read_rows, stem_of
 from sdpo.data.hub import HUB, hub_label, read_folder, read_hub, split_of_folder
-from sdpo.data.programs import PARTS, SPLITS, problems
 from sdpo.data.rows import to_prompt
 from sdpo.data.store import PromptStore
 from sdpo.errors import DataError, problem
@@ -20,6 +20,7 @@ from sdpo.records import Prompt
 from sdpo.tokens.chat import ChatRenderer
 
 BUILTIN = "builtin://"
+EMBEDDED = "sdpo.embedded.programs"  # a task that comes with the package, known by name only
 
 Part = Literal["train", "val"]
 
@@ -82,15 +83,10 @@ def open_rows(name: str, field: str) -> tuple[Iterator[dict[str, Any]], bool]:
 
 
 def _builtin(name: str, field: str) -> list[Prompt]:
-    task, _, rest = name.removeprefix(BUILTIN).partition("/")
-    split, _, part = rest.partition("/")
-    allowed = ", ".join(f"{BUILTIN}programs/{s}/{p}" for s in SPLITS for p in PARTS)
-    if task != "programs":
-        raise DataError(problem(field, name, allowed))
-    try:
-        return problems(split, part)
-    except DataError as error:  # names the word; the person has written a setting
-        raise DataError(problem(field, name, allowed)) from error
+    parts = import_module(EMBEDDED).BUILTIN_PARTS
+    if name.removeprefix(BUILTIN) not in parts:
+        raise DataError(problem(field, name, ", ".join(BUILTIN + part for part in parts)))
+    return parts[name.removeprefix(BUILTIN)]()
 
 
 @dataclass(frozen=True)

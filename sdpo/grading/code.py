@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from sdpo.errors import DataError
 from sdpo.records import Grade, GradeStatus, Prompt, TestOutcome
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 
 from .code_tests import (
     AssertTests,
@@ -23,8 +25,6 @@ from .compare import outputs_equal, values_equal
 from .extract import extract_code
 from .feedback import FeedbackOptions, show
 from .result import failed, from_tests, ungraded
-from .sandbox.limits import Limits
-from .sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome
 
 Case = TypeVar("Case", FunctionCase, StdinCase)
 WEAK = "integrity: weak"  # flag of a grade: the program took part in the comparison

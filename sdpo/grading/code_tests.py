@@ -12,11 +12,10 @@ from typing import Any
 
 from sdpo.data.long_integers import in_pieces, read_json
 from sdpo.errors import DataError, problem
-
-from .sandbox import python_syntax
-from .sandbox.assert_code import can_fail, reaches_inside
-from .sandbox.inside.frames import encode
-from .sandbox.limits import Limits
+from sdpo.sandbox import python_syntax
+from sdpo.sandbox.assert_code import can_fail, reaches_inside
+from sdpo.sandbox.inside.frames import encode
+from sdpo.sandbox.limits import Limits
 
 LIMITS = {"cpu_s": (0.05, 86_400), "memory_mb": (16, 1 << 20)}  # what a row may ask for
 TESTS_NAME = "tests.py"

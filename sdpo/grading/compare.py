@@ -13,7 +13,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 # A program chooses the text that these read: no digit is tried twice (++ never gives back), so they are linear.
 DECIMAL = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+|(?=[eE]))|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
-LONGEST_EXACT = 1 << 14  # bits of an integer that is written out as a decimal: that is quadratic in its digits
+MAX_EXACT = 1 << 14  # bits of an integer that is written out as a decimal: that is quadratic in its digits
 
 
 def outputs_equal(got: str, expected: str) -> bool:
@@ -94,9 +94,9 @@ def _float_equal(got: Any, expected: float) -> bool:
 
 def _numbers_equal(got: Any, expected: Any) -> bool:
     if isinstance(got, Decimal):
-        if not got.is_finite() or abs(got.adjusted()) > LONGEST_EXACT:
+        if not got.is_finite() or abs(got.adjusted()) > MAX_EXACT:
             return False  # comparing would write all the digits out
-        if isinstance(expected, int) and expected.bit_length() > LONGEST_EXACT:
+        if isinstance(expected, int) and expected.bit_length() > MAX_EXACT:
             return False
     return bool(got == expected)
 

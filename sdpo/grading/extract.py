@@ -6,7 +6,7 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 
-from .sandbox import python_syntax
+from sdpo.sandbox import python_syntax
 
 # Inside quotes and lists a fence stands behind "> " and "1. "; backticks after ``` make it inline code.
 FENCE = re.compile(
@@ -15,7 +15,7 @@ FENCE = re.compile(
 LATE = re.compile(r"([^`]*+)(`{3,}+)([\w+#-]*+)[ \t]*+")  # a fence behind text
 INFO = re.compile(r"\{?\s*+(?:#[\w-]*+\s++)?\.?([\w+#-]+)")  # python title="x", {.python}, {python}, python:main.py
 PYTHON = re.compile(r"i?py(?:thon)?[0-9]*")
-LARGEST_PARSE = 20_000  # characters of one block, and of all attempts at a longer one: the parser holds up all threads
+MAX_PARSE = 20_000  # characters of one block, and of all attempts at a longer one: the parser holds up all threads
 SOURCE_NAME = "answer.py"
 # The parser warns of odd escapes in what models write; set once, because catch_warnings() is not made for threads.
 warnings.filterwarnings("ignore", module=r"answer(\.py)?\Z")
@@ -158,7 +158,7 @@ def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fenc
     chosen = _last(blocks)
     if chosen is None or parses(_between(lines, *chosen)):
         return None
-    room = LARGEST_PARSE
+    room = MAX_PARSE
     for later in reversed([fence for fence in fences if fence.line > chosen[1].line and fence.closes(chosen[0])][:20]):
         code = _between(lines, chosen[0], later)
         room -= len(code)
@@ -192,7 +192,7 @@ def _outdented(line: str, by: int) -> str:
 
 def parses(code: str) -> bool:
     """Whether the text is a Python program. Only the parser runs, nothing of the text does."""
-    if len(code) > LARGEST_PARSE or not code.strip():
+    if len(code) > MAX_PARSE or not code.strip():
         return False
     try:
         python_syntax.parse(code, SOURCE_NAME)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdpo.records import GradeStatus, TestOutcome
-
-from .sandbox.inside.frames import Opaque
+from sdpo.sandbox.inside.frames import Opaque
 
 CHAT_TOKEN = re.compile(
     r"<(?=[|｜/]|(?:s|bos|eos|pad|unk|think|start_of_turn|end_of_turn|begin_of_text|tool_call|im_)\b)|\[(?=/?INST\])"

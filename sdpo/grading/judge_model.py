@@ -28,7 +28,7 @@ SCHEMA = {
     "required": ["critique", "reward"],
     "additionalProperties": False,
 }
-LONGEST_REPLY = 1 << 20  # bytes
+MAX_REPLY = 1 << 20  # bytes
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -94,7 +94,7 @@ class JudgeModelGrader:
     def _ask(self, request: dict[str, Any]) -> tuple[float, str]:
         key = os.environ.get(self.key_variable or "", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        status, body = post(self.client, self.url, request, seconds=self.seconds, cap=LONGEST_REPLY, headers=headers)
+        status, body = post(self.client, self.url, request, seconds=self.seconds, cap=MAX_REPLY, headers=headers)
         if status in RETRIED_STATUS:
             raise TransportFault(f"status {status}")
         if status != 200:

@@ -9,8 +9,8 @@ from fractions import Fraction
 from .math_objects import Leaf
 from .math_spelling import ACCENTS, FUNCTIONS, Group, Items, Table, Unreadable, Words
 
-MOST_DIGITS = LARGEST_EXPONENT = 2000  # of a number that is written out
-LONGEST_LITERAL = 12  # tokens of one number: 0.1 \\dot{2} 3 \\dot{4}
+MAX_DIGITS = MAX_EXPONENT = 2000  # of a number that is written out
+MAX_LITERAL = 12  # tokens of one number: 0.1 \\dot{2} 3 \\dot{4}
 CLOSING = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _GREEK = re.findall(
     r"\w+",
@@ -64,9 +64,9 @@ def closing_bracket(items: Items, at: int) -> int:
 
 def _value(token: str) -> Fraction | None:
     whole, part, exponent = _NUMBER.fullmatch(token.replace(",", "")).groups()  # type: ignore[union-attr]
-    if exponent and (len(exponent) > 6 or abs(int(exponent)) > LARGEST_EXPONENT):
+    if exponent and (len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT):
         return None
-    if len(whole) + len(part or "") > MOST_DIGITS:
+    if len(whole) + len(part or "") > MAX_DIGITS:
         return None
     digits = Fraction(int(whole + (part or "") or 0), 10 ** len(part or ""))
     return digits * Fraction(10) ** int(exponent or 0)
@@ -94,7 +94,7 @@ def _plain(items: Items) -> Fraction | None:
     if items[used] in (r"\cdot", "x") and items[used + 1 : used + 3] == ("10", "^") and len(items) == used + 4:
         power = items[-1] if isinstance(items[-1], Group) else Group((items[-1],))
         text = "".join(map(str, power))
-        if re.fullmatch(r"[+-]?\d{1,6}", text) and abs(int(text)) <= LARGEST_EXPONENT:
+        if re.fullmatch(r"[+-]?\d{1,6}", text) and abs(int(text)) <= MAX_EXPONENT:
             return sign * value * Fraction(10) ** int(text)
     return None
 
@@ -144,7 +144,7 @@ def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
         period, used = items[at + 1], at + 3
     else:
         return None
-    if not period.isdecimal() or len(period) > MOST_DIGITS or "e" in items[0].lower():
+    if not period.isdecimal() or len(period) > MAX_DIGITS or "e" in items[0].lower():
         raise Unreadable("a repeating decimal")
     places = len(items[0].partition(".")[2])
     start = _value(items[0]) or Fraction(0)
@@ -243,13 +243,13 @@ class _Writer:
             self._name(item)
 
     def _number(self) -> None:
-        value, used = _literal(self.items[self.at : self.at + LONGEST_LITERAL])
+        value, used = _literal(self.items[self.at : self.at + MAX_LITERAL])
         if value is None:
             raise Unreadable("a number")
         end = self.at + used
         fraction = self.items[end : end + 1] == ("/",) and number_at(self.items, end + 1)
         if fraction and not self.divided:
-            below, more = _literal(self.items[end + 1 : end + LONGEST_LITERAL])
+            below, more = _literal(self.items[end + 1 : end + MAX_LITERAL])
             following = self.items[end + 1 + more : end + 2 + more]
             if below and following not in (("^",), ("!",), ("_",)):
                 value, end = value / below, end + 1 + more

@@ -15,7 +15,7 @@ from .result import failed, passed, ungraded
 
 NO_BOX = "No final answer was found. Put it in \\boxed{}."
 CUT_OFF = "The response was cut off before its final answer."
-LONGEST_ANSWER = 2000  # characters that are read as mathematics
+MAX_ANSWER = 2000  # characters that are read as mathematics
 
 
 class MathGrader:
@@ -46,7 +46,7 @@ class MathGrader:
 
     def equal(self, gold: str, given: str) -> bool:
         """The same text, or plain numbers, need no algebra."""
-        if len(given) > LONGEST_ANSWER or len(gold) > LONGEST_ANSWER:
+        if len(given) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return given == gold
         ours, theirs = _spelled(gold), _spelled(given)
         if not ours or not theirs:
@@ -66,7 +66,7 @@ class MathGrader:
 
 def is_usable(gold: str) -> bool:
     """Anything but running text. What is not read as mathematics is compared by its spelling."""
-    if len(gold) > LONGEST_ANSWER:
+    if len(gold) > MAX_ANSWER:
         return True
     value = _value(gold)
     return bool(_spelled(gold)) and not (isinstance(value, Text) and " " in value.words and "\\" not in gold)

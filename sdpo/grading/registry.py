@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 from sdpo.config.schema import Config, GradingConfig
 from sdpo.errors import ConfigError, DataError, problem
-from sdpo.records import Prompt
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.report import SandboxReport
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
 from .backends.http import HttpRunner
 from .backends.modal import ModalRunner
 from .backends.retry import Retry
 from .base import Grader, KindGrader
 from .call_formats import CallReader
-from .code import CodeGrader, error_text
+from .code import CodeGrader
 from .custom import CustomGrader, load_function
 from .feedback import FeedbackOptions
 from .judge_model import JudgeModelGrader
 from .math_pool import AlgebraPool
 from .mathematics import MathGrader
 from .multiple_choice import MultipleChoiceGrader
-from .programs import FunctionRun, ProgramsGrader
-from .sandbox.limits import Limits
-from .sandbox.report import SandboxReport
-from .sandbox.sandbox import Sandbox, SandboxOptions
 from .source_grader import Lazy, SourceGrader
 from .text_match import TextGrader
 from .tool_calls import ToolCallGrader
@@ -51,6 +50,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("regex*", "text"),
     ("judge*", "judge"),
 )
+EMBEDDED = "sdpo.embedded.grader"  # a task that comes with the package, known by name only
 RUN_PROGRAMS = ("programs", "code")  # the graders that need a sandbox
 ALGEBRA_SECONDS = 5.0
 
@@ -93,7 +93,7 @@ def build_source_grader(config: Config) -> SourceGrader:
         "multiple_choice": lambda: MultipleChoiceGrader(grading.answer_tags_required, grading.reveal_gold),
         "tool_calls": lambda: ToolCallGrader(grading.reveal_gold, calls),
         "text": lambda: TextGrader(),
-        "programs": lambda: ProgramsKind(LazyRunner(runner), limits, options),
+        "programs": lambda: import_module(EMBEDDED).ProgramsKind(LazyRunner(runner), limits, options),
         "judge": lambda: build_judge(grading, options),
     }
     return SourceGrader(kind_of, makers, runner, (algebra.close, calls.close), grading.reasoning_parser)
@@ -152,24 +152,6 @@ class LazyRunner:
 
     def run_assert(self, *args: Any, **kwargs: Any) -> Any:
         return self._runner.get().run_assert(*args, **kwargs)
-
-
-class ProgramsKind:
-    """The built-in task's grader on a runner."""
-
-    def __init__(self, runner: LazyRunner, limits: Limits, options: FeedbackOptions) -> None:
-        def run(source: str, name: str, inputs: list[list[Any]]) -> list[FunctionRun]:
-            outcomes = runner.run_function(source, name, inputs, limits)
-            return [FunctionRun(o.value, error_text(o.fault, o.detail).split("\n")[0], o.status) for o in outcomes]
-
-        self._grader = ProgramsGrader(run, options.public_only, options.max_chars)
-
-    def check(self, prompt: Prompt) -> str | None:
-        truth = prompt.ground_truth
-        return None if isinstance(truth, dict) and truth.get("cases") else "no tests"
-
-    def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Any:
-        return self._grader.grade(prompt, answer, truncated)
 
 
 def describe_sandbox(config: Config, sources: Iterable[str]) -> SandboxReport | None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from sdpo.errors import GradingError, SdpoError
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.sandbox.inside.frames import encode
+from sdpo.sandbox.outcome import SandboxFault
 from sdpo.tokens.think import strip_think
 
 from .base import KindGrader
@@ -23,8 +25,6 @@ from .judge_model import JudgeFault
 from .math_pool import AlgebraFault
 from .once import Once
 from .result import ungraded
-from .sandbox.inside.frames import encode
-from .sandbox.outcome import SandboxFault
 
 KEPT_GRADES = 4096
 SUMMARY_EVERY = 64  # grades

@@ -11,11 +11,11 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.sandbox import python_syntax
 
 from .extract import SOURCE_NAME, fenced_blocks
 from .feedback import clean
 from .result import failed, passed, ungraded
-from .sandbox import python_syntax
 
 # Around JSON or Python calls. A mark without an end reaches to the next one, or to the end of the text.
 WRAPPERS = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from sdpo.algorithms.registry import Descriptor
-from sdpo.algorithms.scores import LossBatch, LossOutput, ResponseScores, Scores
 from sdpo.config.schema import Config
+from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
 from sdpo.losses.cross_entropy import CrossEntropyLoss
 from sdpo.losses.distillation import DistillationLoss
 from sdpo.losses.policy_gradient import PolicyGradientLoss
+from sdpo.losses.token_batch import LossBatch, LossOutput
 
 
 class TotalLoss:
@@ -26,7 +27,7 @@ class TotalLoss:
         With a single step the old policy is the current one and no forward pass is spent on it."""
         return num_optimizer_steps > 1 and any(part.uses_old_log_probs for part in self.parts.values())
 
-    def __call__(self, student: ResponseScores, teacher: Scores | None, batch: LossBatch) -> list[LossOutput]:
+    def __call__(self, student: ResponseScores, teacher: LazyLogits | None, batch: LossBatch) -> list[LossOutput]:
         """One output for each component that any row carries. Add their losses up; a component of weight 0 is none.
 
         student: scores of all policy tokens; teacher: of the distilled ones."""

@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedModel
 
 from sdpo.config.schema import ModelConfig
-from sdpo.errors import ModelError
+from sdpo.errors import ModelError, first_line
 from sdpo.models.dropout import configured_rates
-from sdpo.models.load import first_line, load_tokenizer, resolve_model_path
+from sdpo.models.load import load_tokenizer, resolve_model_path
 from sdpo.models.shard import DTYPES
 
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}

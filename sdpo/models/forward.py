@@ -12,11 +12,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from sdpo.algorithms.scores import ResponseScores
 from sdpo.errors import ModelError
-from sdpo.models.file_weights import FileWeights
+from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.models.load import FIELD
-from sdpo.models.tree_attention import TreePlan, read_trees, why_padded
+from sdpo.models.tree_attention import TreePlan, prefix_sharing_unsupported, read_trees
+from sdpo.offload.file_weights import FileWeights
 from sdpo.tokens.packing import PackedSide
 
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma 2, RecurrentGemma, xLSTM
@@ -36,8 +36,8 @@ class PolicyModule(nn.Module):
             raise ModelError(f"{FIELD}: {type(lm).__name__} has no output head; use a causal language model")
         self.vocab_size = min(vocab_size, rows)  # the tokenizer's; padded rows of the head take no probability
         self.in_file: FileWeights | None = None  # a teacher's, when they are not kept in memory
-        self.why_padded = why_padded(lm)  # None: give it prefix trees
-        if self.why_padded is None:
+        self.prefix_sharing_unsupported = prefix_sharing_unsupported(lm)  # None: give it prefix trees
+        if self.prefix_sharing_unsupported is None:
             read_trees(lm)
 
     def forward(self, side: PackedSide) -> torch.Tensor:

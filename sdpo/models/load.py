@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpo.config.schema import Config, ModelConfig
-from sdpo.errors import ModelError, problem
+from sdpo.errors import ModelError, first_line, problem
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin://"
 FIELD = "actor_rollout_ref.model.path"
-WEIGHTS = Path(__file__).parent / "tiny" / "weights"
+WEIGHTS = Path(__file__).parents[1] / "embedded" / "weights"
 
 
 def resolve_model_path(path: str, revision: str | None = None) -> str:
@@ -121,8 +121,3 @@ def load_policy(config: Config, dtype: torch.dtype) -> PreTrainedModel:
     if not config.actor_rollout_ref.model.enable_dropout:
         switch_off_dropout(lm)
     return lm
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception of a library says, as one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -23,7 +23,7 @@ from sdpo.tokens.prefix_tree import PrefixTree
 
 BASES = ("sdpa", "flash_attention_2")
 HALF = (torch.bfloat16, torch.float16)  # what flash attention takes
-LONGEST_TO_SHORTEST = 2.0  # of runs that are padded into one product
+MAX_TO_SHORTEST = 2.0  # of runs that are padded into one product
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class RunBatch:
 
 
 def _batch_runs(tree: PrefixTree) -> list[RunBatch]:
-    """Runs sorted by length, cut where the longest would be over `LONGEST_TO_SHORTEST` times the shortest."""
+    """Runs sorted by length, cut where the longest would be over `MAX_TO_SHORTEST` times the shortest."""
     starts = (tree.run_lengths.cumsum(0) - tree.run_lengths).tolist()
     paths = tree.path_places.split(tree.path_lengths.tolist())
     lengths = tree.run_lengths.tolist()
     parts: list[list[int]] = []
     for run in sorted(range(len(lengths)), key=lambda i: (-lengths[i], -len(paths[i]))):
-        if parts and lengths[parts[-1][0]] <= LONGEST_TO_SHORTEST * lengths[run]:
+        if parts and lengths[parts[-1][0]] <= MAX_TO_SHORTEST * lengths[run]:
             parts[-1].append(run)
         else:
             parts.append([run])
@@ -164,7 +164,7 @@ def _register(base: str) -> str:
 NAMES = {base: _register(base) for base in BASES}
 
 
-def why_padded(model: PreTrainedModel) -> str | None:
+def prefix_sharing_unsupported(model: PreTrainedModel) -> str | None:
     """None when the model's attention can read a prefix tree exactly; else what stands against it. Such a model gets
     padded rows and computes every prompt for every response."""
     config = model.config
@@ -186,6 +186,6 @@ def why_padded(model: PreTrainedModel) -> str | None:
 
 
 def read_trees(model: PreTrainedModel) -> None:
-    """Makes the model accept `prefix_tree=TreePlan`. Ask `why_padded` first."""
+    """Makes the model accept `prefix_tree=TreePlan`. Ask `prefix_sharing_unsupported` first."""
     config = model.config
     config._attn_implementation = NAMES.get(config._attn_implementation, config._attn_implementation)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from sdpo.errors import ModelError
+from sdpo.errors import ModelError, first_line
 from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
-from sdpo.models.load import FIELD, first_line
+from sdpo.models.load import FIELD
 from sdpo.models.tree_attention import NAMES
 from sdpo.tokens.packing import pack_responses
 
@@ -46,8 +46,8 @@ def check_scores(module: PolicyModule, path: str) -> None:
         wanted = torch.cat([row[len(prompt) - 1 : -1] for row in own])
         lm.train(hasattr(lm, "configured_rates"))  # the mode of training, where that is without dropout
         why_not = _difference(module, wanted, prompt, responses)
-        if why_not and module.why_padded is None:
-            module.why_padded = f"with a prefix tree {why_not}"
+        if why_not and module.prefix_sharing_unsupported is None:
+            module.prefix_sharing_unsupported = f"with a prefix tree {why_not}"
             why_not = _difference(module, wanted, prompt, responses)
     if why_not:
         raise _refused(lm, path, why_not)
@@ -62,7 +62,7 @@ def _own(module: PolicyModule, row: list[int]) -> torch.Tensor:
 def _difference(
     module: PolicyModule, wanted: torch.Tensor, prompt: list[int], responses: list[list[int]]
 ) -> str | None:
-    side = pack_responses([prompt] * len(responses), responses, padded=module.why_padded is not None)
+    side = pack_responses([prompt] * len(responses), responses, padded=module.prefix_sharing_unsupported is not None)
     try:
         found = module.scores(side).logits().log_softmax(-1)
     except Exception as error:  # as above

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 ROWS = range(8, 49)
-FEWEST_INPUTS = 1024
+MIN_INPUTS = 1024
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def turned_products(module: nn.Module) -> Iterator[None]:
     layers = [
         part
         for part in module.modules()
-        if type(part) is nn.Linear and part.in_features >= FEWEST_INPUTS and part.weight.device.type == "cpu"
+        if type(part) is nn.Linear and part.in_features >= MIN_INPUTS and part.weight.device.type == "cpu"
     ]
     for layer in layers:
         layer.__class__ = TurnedLinear

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from sdpo.errors import ConfigError, RolloutError, problem
+from sdpo.errors import ConfigError, RolloutError, first_line, problem
 from sdpo.models.dropout import evaluating
-from sdpo.models.load import first_line
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache

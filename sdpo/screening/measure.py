@@ -20,7 +20,7 @@ from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.reprompt.demonstrations import is_success
 from sdpo.training.run import check_context, load_jobs, resolve_device
 from sdpo.workers.grader import ThreadGraderPool
-from sdpo.workers.rollout import Job, RolloutWorker, training_plan
+from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, training_plan
 
 TEACHER_STEP = 1  # the teacher's answers get other seeds than the student's
 
@@ -179,7 +179,7 @@ class _Teacher:
 
     def _answer(self, shown: list[tuple[Group, Sample, Reprompt | None]]) -> None:
         jobs = {
-            key: Job(replace(group.prompt, uid=f"{sample.prompt_uid}/{sample.index}"), reprompt.prompt_ids)
+            key: RenderedPrompt(replace(group.prompt, uid=f"{sample.prompt_uid}/{sample.index}"), reprompt.prompt_ids)
             for group, sample, reprompt in shown
             if reprompt is not None and (key := _key(sample, reprompt)) not in self._answers
         }

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from sdpo.algorithms.scores import ResponseScores, Scores
+from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
 from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.tokens.packing import PackedSide
@@ -18,8 +18,8 @@ class Teacher(Protocol):
 
     module: PolicyModule | None = None
 
-    def scores(self, side: PackedSide) -> Scores:
-        """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
+    def scores(self, side: PackedSide) -> LazyLogits:
+        """LazyLogits [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
 
     def release(self) -> None:
         """Called when nothing of the scores is needed any more: weights that are kept elsewhere may leave memory."""
@@ -28,7 +28,7 @@ class Teacher(Protocol):
         """Called when the student has moved, as often as `teacher_update_interval` says. On a GPU it may still be at
         work afterwards."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Called before the student's weights change again: an update that is still at work reads them."""
 
     def state(self) -> dict[str, torch.Tensor]:

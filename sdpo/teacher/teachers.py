@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-from sdpo.algorithms.scores import InterpolatedScores, ResponseScores, Scores
 from sdpo.config.schema import SelfDistillationConfig
+from sdpo.kernels.lazy_logits import InterpolatedScores, LazyLogits, ResponseScores
 from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import local, reshard
-from sdpo.models.side_stream import SideStream
+from sdpo.offload.side_stream import SideStream
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.tokens.packing import PackedSide
 
@@ -57,7 +57,7 @@ class EmaTeacher(FrozenTeacher):
             self._average(student, 1.0)
 
     def scores(self, side: PackedSide) -> ResponseScores:
-        self.settle()
+        self.synchronize()
         return super().scores(side)
 
     def update(self, student: PolicyModule) -> None:
@@ -65,7 +65,7 @@ class EmaTeacher(FrozenTeacher):
         with self.stream.run():
             self._average(student, self.rate)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         self.stream.join()
 
     @torch.no_grad()
@@ -87,7 +87,7 @@ class EmaTeacher(FrozenTeacher):
                 self.module.in_file.give_back([m])
 
     def state(self) -> dict[str, torch.Tensor]:
-        self.settle()
+        self.synchronize()
         state = super().state()
         for name in self.remainders.keys() & state.keys():  # in float32 these are no longer the module's own tensors
             local(state[name]).copy_(_joined(*map(local, (self.module.get_parameter(name), self.remainders[name]))))
@@ -95,7 +95,7 @@ class EmaTeacher(FrozenTeacher):
 
     @torch.no_grad()
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        self.settle()
+        self.synchronize()
         super().load_state(state)
         for name, value in state.items():
             if name in self.remainders:
@@ -133,7 +133,7 @@ class TrustRegionTeacher(FrozenTeacher):
         self.student = student
         self.rate = rate
 
-    def scores(self, side: PackedSide) -> Scores:
+    def scores(self, side: PackedSide) -> LazyLogits:
         reference = score_in_eval_mode(self.module, side)
         return InterpolatedScores(reference, score_in_eval_mode(self.student, side), self.rate)
 

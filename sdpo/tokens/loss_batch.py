@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sdpo.algorithms.scores import LossBatch, TokenBatch
 from sdpo.errors import DataError
+from sdpo.losses.token_batch import LossBatch, TokenBatch
 from sdpo.records import COMPONENTS, Denominators, TrainRow
 
 

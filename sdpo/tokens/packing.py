@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sdpo.records import Span, TrainRow
-from sdpo.tokens.partition import Chunk, teacher_sequences
+from sdpo.tokens.partition import MicroBatchRows, teacher_sequences
 from sdpo.tokens.prefix_tree import PrefixTree, build_tree
 
 
@@ -43,14 +43,14 @@ class PackedSide:
 class MicroBatch:
     """The rows of one forward and their tensors; `teacher` is None when no row has a distillation target.
 
-    The teacher's side selects the distilled tokens: row by row, in the order of `row.distillation`. See `Chunk` for
-    `filler`.
+    The teacher's side selects the distilled tokens: row by row, in the order of `row.distillation`. `dummy`: see
+    `MicroBatchRows`.
     """
 
     rows: list[TrainRow]
     student: PackedSide
     teacher: PackedSide | None = None
-    filler: bool = False
+    dummy: bool = False
 
 
 def pack_side(sequences: Sequence[Sequence[int]], spans: Sequence[Sequence[Span]], padded: bool = False) -> PackedSide:
@@ -91,10 +91,10 @@ def _pad(sequences: Sequence[Sequence[int]], predicting: list[list[slice]]) -> P
     )
 
 
-def pack_chunk(chunk: Chunk, padded: bool = False) -> MicroBatch:
-    """Tensors of both sides for the rows of one chunk (CPU; see `PackedSide.to`)."""
-    student = pack_side([row.token_ids for row in chunk.rows], [row.spans for row in chunk.rows], padded)
+def pack_micro_batch(micro_batch: MicroBatchRows, padded: bool = False) -> MicroBatch:
+    """Tensors of both sides for the rows of one micro_batch (CPU; see `PackedSide.to`)."""
+    student = pack_side([row.token_ids for row in micro_batch.rows], [row.spans for row in micro_batch.rows], padded)
     teacher = None
-    if chunk.has_teacher:
-        teacher = pack_side(*teacher_sequences(chunk.rows), padded)
-    return MicroBatch(chunk.rows, student, teacher, chunk.filler)
+    if micro_batch.has_teacher:
+        teacher = pack_side(*teacher_sequences(micro_batch.rows), padded)
+    return MicroBatch(micro_batch.rows, student, teacher, micro_batch.dummy)

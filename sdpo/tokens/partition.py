@@ -17,15 +17,15 @@ UNEVEN = 1.1  # the fullest rank may have this many times its share before a gro
 
 
 @dataclass(frozen=True)
-class Chunk:
+class MicroBatchRows:
     """The rows of one forward. All of them have something to distill, or none has.
 
-    A `filler` chunk repeats a row of another rank: a rank that has run out of rows must still join the collectives of
-    the forward and backward. Its loss is multiplied by zero and its metrics are thrown away.
+    A `dummy` repeats a row of another rank: a rank that has run out of rows must still join the collectives of the
+    forward and backward. Its loss is multiplied by zero and its metrics are thrown away.
     """
 
     rows: list[TrainRow]
-    filler: bool = False
+    dummy: bool = False
 
     @property
     def has_teacher(self) -> bool:
@@ -131,14 +131,14 @@ def plan_micro_batches(
     max_tokens: int | None = None,
     max_rows: int | None = None,
     padded: bool = False,
-) -> list[list[Chunk]]:
+) -> list[list[MicroBatchRows]]:
     """The forwards of one optimizer step: `plan[rank][i]`. `padded`: for a model that cannot read prefix trees.
 
-    Every rank gets the same number of chunks, and the i-th chunk of all ranks agrees on whether there is a teacher
-    forward, so that collectives pair up. Rows with something to distill come first; they never share a chunk with
+    Every rank gets the same number of micro-batches, and the i-th of all ranks agrees on whether there is a teacher
+    forward, so that collectives pair up. Rows with something to distill come first; they never share a micro-batch with
     others, so no teacher forward is spent on the latter.
     """
-    plan: list[list[Chunk]] = [[] for _ in range(world)]
+    plan: list[list[MicroBatchRows]] = [[] for _ in range(world)]
     with_teacher = [row for row in rows if row.distillation]
     without_teacher = [row for row in rows if not row.distillation]
     for subset in (with_teacher, without_teacher):
@@ -150,8 +150,8 @@ def plan_micro_batches(
         shortest = min(subset, key=lambda row: max(side_tokens([row])))
         for rank, parts in enumerate(shares):
             parts = _cut_to(parts, count)
-            plan[rank] += [Chunk(part) for part in parts]
-            plan[rank] += [Chunk([shortest], filler=True)] * (count - len(parts))
+            plan[rank] += [MicroBatchRows(part) for part in parts]
+            plan[rank] += [MicroBatchRows([shortest], dummy=True)] * (count - len(parts))
     return plan
 
 

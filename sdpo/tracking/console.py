@@ -64,14 +64,14 @@ class RunConsole:
             self._display.stop()
             self._display = None
 
-    def finish(self, summary: Summary, run_dir: str, report: str, trackers: list[str]) -> None:
+    def finish(self, summary: Summary, places: dict[str, str], trackers: list[str]) -> None:
         """The final table. Paths are printed below it so that they are never cut."""
         self.stop()
         self.console.print()
         self.console.print(self._table(summary))
         for text in summary.warnings:
             self.note(f"warning: {text}")
-        for name, path in (("run folder", run_dir), ("report", report)):
+        for name, path in places.items():
             self.note(f"{name:<12} {path}")
         for line in trackers:
             self.note(line)

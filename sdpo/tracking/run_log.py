@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +27,6 @@ from sdpo.tracking.history import (
     read_json,
 )
 from sdpo.tracking.jsonl import JsonLines, plain_number, read_lines, write_atomically
-from sdpo.tracking.report import write_report
 from sdpo.tracking.trackers import LOST_IN_A_CRASH_S, RunIdentity, Trackers
 
 log = logging.getLogger("sdpo.tracking")
@@ -45,16 +44,23 @@ class RunLog:
     process killed in between then repeats the step instead of missing its line.
 
     `resume_step` None starts a new log in a folder without one (FileExistsError otherwise); a number continues the log
-    in `run_dir` and drops what was written after that step, so that the steps are continuous.
+    in `run_dir` and drops what was written after that step, so that the steps are continuous. `write_report`
+    makes a page of the folder when the log is closed.
     """
 
     def __init__(
-        self, run_dir: Path | str, config: Config, resume_step: int | None = None, console: RunConsole | None = None
+        self,
+        run_dir: Path | str,
+        config: Config,
+        resume_step: int | None = None,
+        console: RunConsole | None = None,
+        write_report: Callable[[Path], Path] | None = None,
     ) -> None:
         self.run_dir = Path(run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._config = config
         self._resume_step = resume_step
+        self._write_report = write_report
         self._warned_not_finite = False
         self._closed = False
         self._metrics = self._open(METRICS_FILE)
@@ -141,7 +147,7 @@ class RunLog:
             self._tokens.write(*({"step": step, **line} for line in lines))
 
     def close(self, status: Status = "finished") -> None:
-        """Ends the trackers' runs, writes report.html and prints the final table. Safe to call twice."""
+        """Ends the trackers' runs, writes the report and prints the final table. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -154,9 +160,11 @@ class RunLog:
         self._save_state()
         where = self._trackers.where()
         self._trackers.close(exit_code=int(status != "finished"))
-        report = write_report(self.run_dir)
+        places = {"run folder": str(self.run_dir)}
+        if self._write_report:
+            places["report"] = str(self._write_report(self.run_dir))
         if self.last:
-            self._console.finish(RunHistory.load(self.run_dir).summary(), str(self.run_dir), str(report), where)
+            self._console.finish(RunHistory.load(self.run_dir).summary(), places, where)
 
     def __enter__(self) -> RunLog:
         return self

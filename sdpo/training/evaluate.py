@@ -8,7 +8,7 @@ from sdpo.config.schema import Config
 from sdpo.records import Group
 from sdpo.training.metrics import validation_metrics
 from sdpo.workers.group import Workers
-from sdpo.workers.rollout import Job, SamplingPlan
+from sdpo.workers.rollout import RenderedPrompt, SamplingPlan
 
 VALIDATION_SEED = (
     7_919  # apart from the training seeds, and the same at every validation: curves compare like with like
@@ -29,7 +29,7 @@ def validation_plan(config: Config) -> SamplingPlan:
     )
 
 
-def validate(config: Config, workers: Workers, jobs: Sequence[Job]) -> tuple[list[Group], dict[str, float]]:
+def validate(config: Config, workers: Workers, jobs: Sequence[RenderedPrompt]) -> tuple[list[Group], dict[str, float]]:
     """Groups and `val/*` metrics of the student's current weights (already synced to the engines)."""
     plan, size = validation_plan(config), config.data.val_batch_size or len(jobs)
     groups: list[Group] = []

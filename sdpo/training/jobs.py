@@ -14,12 +14,12 @@ from sdpo.grading.registry import build_source_grader
 from sdpo.records import Prompt
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tracking.history import DROPPED_FILE
-from sdpo.workers.rollout import Job
+from sdpo.workers.rollout import RenderedPrompt
 
 logger = logging.getLogger(__name__)
 
 
-class Jobs(Sequence[Job]):
+class Jobs(Sequence[RenderedPrompt]):
     """Prompts by position. Memory does not grow with their number."""
 
     def __init__(self, selection: Selection, chat: ChatRenderer) -> None:
@@ -33,18 +33,18 @@ class Jobs(Sequence[Job]):
         return len(self.selection.prompts)
 
     @overload
-    def __getitem__(self, place: int) -> Job: ...
+    def __getitem__(self, place: int) -> RenderedPrompt: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Job]: ...
+    def __getitem__(self, place: slice) -> list[RenderedPrompt]: ...
 
-    def __getitem__(self, place: int | slice) -> Job | list[Job]:
+    def __getitem__(self, place: int | slice) -> RenderedPrompt | list[RenderedPrompt]:
         if isinstance(place, slice):
             return [self._job(prompt) for prompt in self.selection.prompts[place]]
         return self._job(self.selection.prompts[place])
 
-    def _job(self, prompt: Prompt) -> Job:
-        return Job(prompt, self.chat.student_ids(prompt))
+    def _job(self, prompt: Prompt) -> RenderedPrompt:
+        return RenderedPrompt(prompt, self.chat.student_ids(prompt))
 
 
 def load_jobs(config: Config, chat: ChatRenderer, part: str) -> Jobs:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sdpo.algorithms.registry import Algorithm
 from sdpo.algorithms.rows import train_batch
-from sdpo.algorithms.scores import Algorithm
 from sdpo.config.compose import to_yaml
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
@@ -23,7 +23,7 @@ from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
 from sdpo.training.run_folder import checkpoints_of
 from sdpo.workers.group import Workers
-from sdpo.workers.rollout import Job, training_plan
+from sdpo.workers.rollout import RenderedPrompt, training_plan
 
 
 class TrainingLoop:
@@ -35,8 +35,8 @@ class TrainingLoop:
         workers: Workers,
         algorithm: Algorithm,
         log: RunLog,
-        train_jobs: Sequence[Job],
-        val_jobs: Sequence[Job],
+        train_jobs: Sequence[RenderedPrompt],
+        val_jobs: Sequence[RenderedPrompt],
         order: PromptOrder | None,
         total_steps: int,
         state: TrainerState,

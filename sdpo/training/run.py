@@ -10,6 +10,7 @@ from sdpo.data.order import PromptOrder
 from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
 from sdpo.grading.registry import describe_sandbox
 from sdpo.models.load import load_chat, max_positions
+from sdpo.reporting.report import write_report
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tracking.console import RunConsole
@@ -78,11 +79,12 @@ def _open_log(config: Config, run_dir: Path, resume: Path | None, console: RunCo
     it as it was, and so does a run that only validates."""
     try:
         if config.trainer.val_only:
-            return RunLog(run_folder.numbered(run_dir / "validation"), config, None, console)
+            return RunLog(run_folder.numbered(run_dir / "validation"), config, None, console, write_report)
         aside = run_folder.put_aside(run_dir, resume)
         if aside:
             console.note(f"what was in the run folder before is now in {aside}")
-        return RunLog(run_dir, config, checkpoint.read_state(resume).step if resume else None, console)
+        step = checkpoint.read_state(resume).step if resume else None
+        return RunLog(run_dir, config, step, console, write_report)
     except OSError as error:
         if error.errno in DISK_ERRORS:
             raise

@@ -9,26 +9,26 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from sdpo.algorithms.policy import policy_terms
 from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.rows import weighted
 from sdpo.config.schema import ActorConfig, Config
+from sdpo.kernels.policy import policy_terms
 from sdpo.losses.total import TotalLoss
-from sdpo.models.file_weights import FileWeights
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
 from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard, stored_names
 from sdpo.models.trial import check_scores
+from sdpo.offload.file_weights import FileWeights
+from sdpo.offload.freed_memory import give_back_freed_memory
+from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.loss_batch import loss_batch
-from sdpo.tokens.packing import MicroBatch, pack_chunk
-from sdpo.tokens.partition import Chunk, plan_micro_batches
+from sdpo.tokens.packing import MicroBatch, pack_micro_batch
+from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights import shared_memory
 from sdpo.workers import actor_state
-from sdpo.workers.freed_memory import give_back_freed_memory
-from sdpo.workers.moments import place_moments
 from sdpo.workers.schedule import Schedule
 from sdpo.workers.token_log import TokenLog, traced_rows
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class RankShare:
     """One rank's forwards of one optimizer step, with the denominators of the step. All ranks have equally many."""
 
-    chunks: list[Chunk]
+    micro_batches: list[MicroBatchRows]
     denominators: dict[str, Denominators]
     traced: frozenset[RowKey] = frozenset()  # rows for tokens.jsonl
 
@@ -49,7 +49,7 @@ def split_over_ranks(
 ) -> list[list[RankShare]]:
     """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows.
 
-    padded: the model cannot read prefix trees (`models.tree_attention.why_padded`)."""
+    padded: the model cannot read prefix trees (`models.tree_attention.prefix_sharing_unsupported`)."""
     rows_each, budget = config.ppo_micro_batch_size_per_gpu, config.ppo_max_token_len_per_gpu
     together = config.self_distillation.loss_normalization == "all"
     if rows_each and not config.use_dynamic_bsz:
@@ -59,11 +59,12 @@ def split_over_ranks(
         denominators = batch.denominators(together)
         rows = [row for row in map(weighted, batch.rows) if row is not None]
         plan = plan_micro_batches(rows, world_size, budget, rows_each, padded)
-        for rank, chunks in enumerate(plan):
-            shares[rank].append(RankShare(chunks, denominators))
+        for rank, micro_batches in enumerate(plan):
+            shares[rank].append(RankShare(micro_batches, denominators))
     if mini_batches:
         first = shares[0][0]
-        first.traced = traced_rows(mini_batches[0].rows, [row for c in first.chunks if not c.filler for row in c.rows])
+        own = [row for micro_batch in first.micro_batches if not micro_batch.dummy for row in micro_batch.rows]
+        first.traced = traced_rows(mini_batches[0].rows, own)
     return shares
 
 
@@ -82,8 +83,8 @@ class Actor:
         if config.trainer.log_samples:
             self.token_log = TokenLog(tokenizer, config.actor_rollout_ref.rollout.temperature)
         self.student = self._build_module(check=True)
-        if self.why_padded is not None and rank == 0:
-            log.info("prompts are computed for every response and rows are padded: %s", self.why_padded)
+        if self.prefix_sharing_unsupported is not None and rank == 0:
+            log.info("prompts are computed for every response and rows are padded: %s", self.prefix_sharing_unsupported)
         self.teacher = None
         if descriptor.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
@@ -141,11 +142,11 @@ class Actor:
     def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
         """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
         loss_sum = 0.0
-        for position, chunk in enumerate(share.chunks):
+        for position, micro_batch in enumerate(share.micro_batches):
             if self.world_size > 1:
-                self.student.set_requires_gradient_sync(position == len(share.chunks) - 1)
+                self.student.set_requires_gradient_sync(position == len(share.micro_batches) - 1)
             old = old_log_probs[position] if old_log_probs else None
-            loss_sum += self._backward(self._pack(chunk), share, old, sums)
+            loss_sum += self._backward(self._pack(micro_batch), share, old, sums)
         if self.device == "cpu":
             give_back_freed_memory()  # that of the passes, once: each page that a pass wants again costs time
         norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
@@ -153,10 +154,10 @@ class Actor:
         finite = bool(torch.isfinite(norm)) and math.isfinite(loss)
         if finite:
             if self.teacher is not None:
-                self.teacher.settle()
-            self.moments.fetch()
+                self.teacher.synchronize()
+            self.moments.onload()
             self.optimizer.step()
-            self.moments.put_away()
+            self.moments.offload()
             self.policy_version += 1
             self._teacher_follows("optimizer_step")
         self.optimizer.zero_grad(set_to_none=True)  # now, not before the next one: the rollout can use the memory
@@ -175,8 +176,8 @@ class Actor:
         teacher_scores = None
         if self.teacher is not None and micro.teacher is not None:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
-        scores = self.student.scores(micro.student.to(self.device), in_place=not micro.filler)
-        if self.token_log and teacher_scores is not None and share.traced and not micro.filler:
+        scores = self.student.scores(micro.student.to(self.device), in_place=not micro.dummy)
+        if self.token_log and teacher_scores is not None and share.traced and not micro.dummy:
             self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = loss_batch(micro.rows, share.denominators, limit, old, self.device)
@@ -184,26 +185,26 @@ class Actor:
         if self.teacher is not None:
             self.teacher.release()  # before the backward pass, which needs most memory
         loss = sum(output.loss for output in outputs)
-        (loss * 0.0 if micro.filler else loss).backward()
-        if micro.filler:
+        (loss * 0.0 if micro.dummy else loss).backward()
+        if micro.dummy:
             return 0.0
         sums += [output.metrics for output in outputs]
         return float(loss.detach())
 
     @property
-    def why_padded(self) -> str | None:
+    def prefix_sharing_unsupported(self) -> str | None:
         """None: the model reads prefix trees; else why it does not."""
-        return self.student.why_padded
+        return self.student.prefix_sharing_unsupported
 
-    def _pack(self, chunk: Chunk) -> MicroBatch:
-        return pack_chunk(chunk, padded=self.why_padded is not None)
+    def _pack(self, micro_batch: MicroBatchRows) -> MicroBatch:
+        return pack_micro_batch(micro_batch, padded=self.prefix_sharing_unsupported is not None)
 
     @torch.no_grad()
     def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
-        """Log-probs [N] of every chunk's policy tokens under the current weights."""
+        """Log-probs [N] of every micro_batch's policy tokens under the current weights."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
-        for micro in map(self._pack, share.chunks):
+        for micro in map(self._pack, share.micro_batches):
             ids = torch.tensor([i for row in micro.rows for i in row.policy_ids], device=self.device)
             found.append(policy_terms(self.student.scores(micro.student.to(self.device)), ids, temperature)[0])
         return found
@@ -244,12 +245,12 @@ class Actor:
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)
-        self.moments.put_away()
+        self.moments.offload()
         if self.teacher is not None:
             self.teacher.release()
 
     def load(self, folder: str) -> None:
         actor_state.load(self, folder)
-        self.moments.put_away()
+        self.moments.offload()
         if self.teacher is not None:
             self.teacher.release()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -16,16 +16,30 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.optim import Optimizer
 
-from sdpo.errors import CheckpointError
-from sdpo.models.load import first_line
+from sdpo.config.schema import Config
+from sdpo.errors import CheckpointError, first_line
+from sdpo.models.forward import PolicyModule
 from sdpo.workers.checkpoint_reader import CheckpointReader, EntryPlanner
-
-if TYPE_CHECKING:
-    from sdpo.workers.actor import Actor
+from sdpo.workers.schedule import Schedule
 
 
-def save(actor: Actor, folder: str) -> None:
+class Saved(Protocol):
+    """What a checkpoint holds of an actor rank."""
+
+    config: Config
+    student: PolicyModule
+    teacher: Any  # or None
+    optimizer: Optimizer
+    schedule: Schedule
+    policy_version: int
+    rank: int
+    world_size: int
+    device: str
+
+
+def save(actor: Saved, folder: str) -> None:
     """Writes every rank's shards to `folder`. Called on all ranks. Raises CheckpointError when one cannot."""
     try:
         with _quiet():
@@ -34,7 +48,7 @@ def save(actor: Actor, folder: str) -> None:
         raise CheckpointError(_reason(error)) from error
 
 
-def load(actor: Actor, folder: str) -> None:
+def load(actor: Saved, folder: str) -> None:
     """Restores what `save` wrote. Called on all ranks.
 
     Raises CheckpointError when the folder cannot be read or belongs to another model or algorithm.
@@ -72,7 +86,7 @@ def load(actor: Actor, folder: str) -> None:
             torch.cuda.set_rng_state(state[rng_key]["cuda"])
 
 
-def _follow_settings(actor: Actor, batches: int) -> None:
+def _follow_settings(actor: Saved, batches: int) -> None:
     """The moments and the place in the schedule are the checkpoint's; rates are what this run's settings say."""
     optim = actor.config.actor_rollout_ref.actor.optim
     for group in actor.optimizer.param_groups:
@@ -107,7 +121,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _state(actor: Actor) -> dict[str, Any]:
+def _state(actor: Saved) -> dict[str, Any]:
     rng = {"cpu": torch.get_rng_state()}
     if actor.device == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sdpo.records import Group, StepReport, TrainBatch
-from sdpo.workers.rollout import Job, SamplingPlan
+from sdpo.workers.rollout import RenderedPrompt, SamplingPlan
 
 
 class Workers(Protocol):
@@ -13,7 +13,7 @@ class Workers(Protocol):
 
     policy_version: int
 
-    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """One graded group per job, in order. Raises RolloutError when an engine holds another policy version."""
 
     def update(self, batch: TrainBatch) -> StepReport:

@@ -9,7 +9,7 @@ from sdpo.records import Group, StepReport, TrainBatch
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
-from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
 
 
 class InlineWorkers:
@@ -26,11 +26,11 @@ class InlineWorkers:
     def policy_version(self) -> int:
         return self.actor.policy_version
 
-    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         return self.rollout.generate(jobs, plan)
 
     def update(self, batch: TrainBatch) -> StepReport:
-        padded = self.actor.why_padded is not None
+        padded = self.actor.prefix_sharing_unsupported is not None
         shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1, padded)
         report = self.actor.update(shares[0])
         report.metrics.update(self.rollout.graders.metrics())

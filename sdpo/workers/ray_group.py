@@ -16,7 +16,7 @@ from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
 from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
 from sdpo.workers.ray_workers import ActorRayWorker, RolloutRayWorker, grader_processes
-from sdpo.workers.rollout import Job, SamplingPlan
+from sdpo.workers.rollout import RenderedPrompt, SamplingPlan
 
 
 class RayWorkers:
@@ -33,9 +33,9 @@ class RayWorkers:
         )
         self._call("actor", self._actors.ready)
         self._call("rollout", self._rollouts.ready)
-        self._padded = self._call("actor", self._actors.why_padded)[0] is not None
+        self._padded = self._call("actor", self._actors.prefix_sharing_unsupported)[0] is not None
 
-    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         engines = self._rollouts.world_size
         shares = [jobs[rank::engines] for rank in range(engines)]
         answers = self._call("rollout", lambda: self._rollouts.generate(shares, [plan] * engines))

@@ -18,7 +18,7 @@ from sdpo.models.shard import BACKENDS
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
-from sdpo.workers.rollout import Job, RolloutWorker, SamplingPlan
+from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
 
 GIVE_UP = 4  # responses in a row that ended every process they were given
 
@@ -39,8 +39,8 @@ class ActorRayWorker(Worker):
         return True
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def why_padded(self) -> str | None:
-        return self._actor.why_padded
+    def prefix_sharing_unsupported(self) -> str | None:
+        return self._actor.prefix_sharing_unsupported
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL)
     def update(self, shares: list[RankShare]) -> StepReport:
@@ -76,7 +76,7 @@ class RolloutRayWorker(Worker):
         return True
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL)
-    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         return self._rollout.generate(jobs, plan)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -49,7 +49,7 @@ def training_plan(config: Config, step: int) -> SamplingPlan:
 
 
 @dataclass(frozen=True)
-class Job:
+class RenderedPrompt:
     """One prompt, rendered."""
 
     prompt: Prompt
@@ -66,11 +66,11 @@ class RolloutWorker:
         self.graders = graders
         self.engine = build_engine(config, device, module)
 
-    def generate(self, jobs: list[Job], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """One graded group per job, in order. Blocks until the last response is graded."""
         version = self.engine.policy_version
         groups = [Group(job.prompt, [None] * plan.n) for job in jobs]
-        places: dict[str, tuple[Group, Job, int]] = {}
+        places: dict[str, tuple[Group, RenderedPrompt, int]] = {}
         openings: dict[str, str] = {}
         requests = []
         for group, job in zip(groups, jobs, strict=True):
@@ -92,7 +92,7 @@ class RolloutWorker:
             sample.grade = verdict()
         return groups
 
-    def _sample(self, generation: Generation, job: Job, index: int, version: int, opening: str) -> Sample:
+    def _sample(self, generation: Generation, job: RenderedPrompt, index: int, version: int, opening: str) -> Sample:
         return Sample(
             prompt_uid=job.prompt.uid,
             index=index,

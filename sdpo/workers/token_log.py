@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from sdpo.algorithms.policy import loss_temperature
-from sdpo.algorithms.scores import Scores
+from sdpo.kernels.lazy_logits import LazyLogits
+from sdpo.kernels.policy import loss_temperature
 from sdpo.records import RowKey, TrainRow
 
 MAX_TOKENS = 2048  # of one response
@@ -42,7 +42,12 @@ class TokenLog:
         self._lines: list[dict[str, Any]] = []
 
     def note(
-        self, version: int, rows: Sequence[TrainRow], chosen: frozenset[RowKey], student: Scores, teacher: Scores
+        self,
+        version: int,
+        rows: Sequence[TrainRow],
+        chosen: frozenset[RowKey],
+        student: LazyLogits,
+        teacher: LazyLogits,
     ) -> None:
         """`student` scores the policy tokens of `rows`, `teacher` the distilled ones, flat in row order; `version`
         sampled them. A line is about the distilled tokens of a row."""
@@ -68,7 +73,7 @@ class TokenLog:
         return taken
 
     @torch.no_grad()
-    def _log_probs(self, scores: Scores, ids: Sequence[int], start: int) -> list[float]:
+    def _log_probs(self, scores: LazyLogits, ids: Sequence[int], start: int) -> list[float]:
         """Natural logs at the rollout temperature, of the sampled tokens."""
         found: list[float] = []
         for first in range(0, len(ids), _CHUNK):

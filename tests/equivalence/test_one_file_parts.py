@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sdpo.config.schema import SelfDistillationConfig
-from sdpo.models.tiny.architecture import build_model, save_model
-from sdpo.models.tiny.tokenizer import build_tokenizer
+from sdpo.embedded.architecture import build_model, save_model
+from sdpo.embedded.tokenizer import build_tokenizer
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer

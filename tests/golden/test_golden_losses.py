@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sdpo.algorithms import kernels
 from sdpo.cli.golden import Inputs, compare_file, evaluate, main
+from sdpo.kernels import choice
 
 RECORDED = Path(__file__).with_name("loss_golden.json")
 
@@ -44,7 +44,7 @@ def test_float32_is_within_1e_5_of_every_recorded_loss_and_gradient(through_head
     """compiled: by Numba's kernels, which otherwise take larger vocabularies only."""
     if compiled:
         pytest.importorskip("numba")
-    monkeypatch.setattr(kernels, "FEWEST_COMPILED", 1 if compiled else 10**9)
+    monkeypatch.setattr(choice, "MIN_COMPILED", 1 if compiled else 10**9)
     for inputs, expected in recorded_settings():
         read = Inputs.read(inputs, torch.float32)
         head = torch.eye(read.student.shape[-1]) if through_head else None

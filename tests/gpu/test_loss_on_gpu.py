@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdpo.algorithms import chunk_terms, head, kernels
-from sdpo.algorithms.distillation import Distillation, distillation_loss
-from sdpo.algorithms.divergence import Divergence
-from sdpo.algorithms.scores import ResponseScores
+from sdpo.kernels import choice, chunk_terms, head
+from sdpo.kernels.distillation import Distillation, distillation_loss
+from sdpo.kernels.divergence import Divergence
+from sdpo.kernels.lazy_logits import ResponseScores
 
 TOKENS, HIDDEN, VOCAB = 96, 128, 20_011
 SPECS = [
@@ -56,7 +56,7 @@ def test_triton_and_torch_give_the_same_numbers_from_the_same_logits():
     student = 3.0 * torch.randn(TOKENS, VOCAB, device="cuda", generator=generator)
     teacher = student + torch.randn(TOKENS, VOCAB, device="cuda", generator=generator)
     ids = torch.randint(0, VOCAB, (TOKENS,), device="cuda", generator=generator)
-    path = kernels.distillation_terms(student)
+    path = choice.distillation_terms(student)
     assert path is not chunk_terms.chunk_terms_
     for spec in SPECS:
         found = []

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from sdpo.models.shard import BACKENDS, local
-from sdpo.workers.moments import NAMES, Moments, MomentsInCpuMemory, place_moments
+from sdpo.offload.moments import NAMES, Moments, MomentsInCpuMemory, place_moments
 
 
 @pytest.fixture(params=["plain", "sharded"])
@@ -42,10 +42,10 @@ def adamw(module: nn.Module) -> torch.optim.AdamW:
 def step(module: nn.Module, moments: Moments, seed: int) -> None:
     inputs = torch.randn(64, 512, generator=torch.Generator().manual_seed(seed)).cuda()
     module(inputs).square().mean().backward()
-    moments.fetch()
+    moments.onload()
     assert all(tensor.is_cuda for tensor in of(moments))
     moments.optimizer.step()
-    moments.put_away()
+    moments.offload()
     moments.optimizer.zero_grad()
 
 
@@ -82,9 +82,9 @@ def test_the_gpu_has_the_memory_between_the_steps(prepare):
     moments = place_moments(adamw(module), True, "cuda", "nowhere")
     step(module, moments, 0)
     away = torch.cuda.memory_allocated()
-    moments.fetch()
+    moments.onload()
     assert torch.cuda.memory_allocated() - away >= 2 * sum(local(p).nbytes for p in module.parameters())
-    moments.put_away()
+    moments.offload()
     assert torch.cuda.memory_allocated() == away
 
 
@@ -93,7 +93,7 @@ def test_what_a_checkpoint_brings_is_put_away_too(prepare):
     first, second = (place_moments(adamw(module), True, "cuda", "nowhere") for module in made)
     step(made[0], first, 0)
     set_optimizer_state_dict(made[1], second.optimizer, get_optimizer_state_dict(made[0], first.optimizer))
-    second.put_away()
+    second.offload()
     assert all(tensor.is_pinned() for tensor in of(second))
     for mine, theirs in zip(of(second), of(first), strict=True):
         assert torch.equal(mine, theirs)

@@ -38,7 +38,7 @@ def test_the_average_takes_the_weights_between_two_optimizer_steps(dtype):
     wanted = {name: p.detach().double() for name, p in student.named_parameters()}
     with torch.no_grad():
         for number in range(1, 4):
-            teacher.settle()
+            teacher.synchronize()
             for p in student.parameters():  # as late as an optimizer step that waits for a backward pass
                 p.fill_(float(number)).add_(busy(matrix))
             teacher.update(student)

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sdpo.tracking.comparison.curves import load_curve
+from sdpo.reporting.comparison.curves import load_curve
 from sdpo.tracking.history import RunHistory
 from sdpo.tracking.jsonl import write_atomically
 

@@ -22,11 +22,11 @@ import yaml
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sdpo.data.programs import body, problems, steps_of
+from sdpo.embedded.attempts import wrong_answer
+from sdpo.embedded.corpus import Text, reprompt_text
+from sdpo.embedded.pretrain import encode
+from sdpo.embedded.programs import body, problems, steps_of
 from sdpo.models.load import resolve_model_path
-from sdpo.models.tiny.attempts import wrong_answer
-from sdpo.models.tiny.corpus import Text, reprompt_text
-from sdpo.models.tiny.pretrain import encode
 
 Row = tuple[list[int], int]  # ids of a conversation, and how many of them are the prompt
 

@@ -13,9 +13,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from sdpo.data.programs import problems
 from sdpo.data.rows import to_row
-from sdpo.models.tiny.evaluate import shorter_problems
+from sdpo.embedded.evaluate import shorter_problems
+from sdpo.embedded.programs import problems
 
 KNOWN = "programs-known"
 

@@ -7,17 +7,17 @@ from typing import Any
 import httpx
 
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import Fault, ProgramOutcome, SandboxFault, short_text
 
-from ..sandbox.limits import Limits
-from ..sandbox.outcome import Fault, ProgramOutcome, SandboxFault, short_text
 from .remote import RemoteCalls
 from .reply import FRESH_CONNECTIONS, ReplyTooLarge, post, read_object
 from .retry import Retry, Tally, TransportFault, summary_line
 
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 NETWORK_SECONDS = 30.0  # beyond the program's own time
-LONGEST_ESCAPE, REST_BYTES = 6, 1 << 20  # bytes of JSON for one of output; the rest of a reply, errors included
-LONGEST_SECONDS = 1e9
+MAX_ESCAPE, REST_BYTES = 6, 1 << 20  # bytes of JSON for one of output; the rest of a reply, errors included
+MAX_SECONDS = 1e9
 
 
 class HttpRunner(RemoteCalls):
@@ -53,7 +53,7 @@ class HttpRunner(RemoteCalls):
 
     def _post(self, request: dict[str, Any], seconds: float, cap: int) -> dict[str, Any]:
         """Raises TransportFault for what a second try may repair, SandboxFault for what it will not."""
-        status, body = post(self.client, self.url, request, seconds=seconds, cap=LONGEST_ESCAPE * cap + REST_BYTES)
+        status, body = post(self.client, self.url, request, seconds=seconds, cap=MAX_ESCAPE * cap + REST_BYTES)
         if status in RETRIED_STATUS:
             raise TransportFault(f"status {status}")
         if status != 200:
@@ -81,7 +81,7 @@ def read_outcome(answer: dict[str, Any], cap: int, limits: Limits) -> ProgramOut
     out, err = ((run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
     code = run.get("return_code") if type(run.get("return_code")) is int else None
     seconds = run.get("execution_time")
-    seconds = float(seconds) if type(seconds) in (int, float) and 0 <= seconds < LONGEST_SECONDS else 0.0
+    seconds = float(seconds) if type(seconds) in (int, float) and 0 <= seconds < MAX_SECONDS else 0.0
     status, detail = GradeStatus.OK, f"exit status {code}"
     fault = fault_of(err.decode(errors="replace")) if code else None
     if run.get("status") == "TimeLimitExceeded":

@@ -11,9 +11,9 @@ from typing import Any
 
 from sdpo.errors import ConfigError
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import ProgramOutcome, SandboxFault
 
-from ..sandbox.limits import Limits
-from ..sandbox.outcome import ProgramOutcome, SandboxFault
 from .http import fault_of
 from .remote import RemoteCalls
 from .retry import Retry, Tally, TransportFault, summary_line

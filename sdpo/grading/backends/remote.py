@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sdpo.records import GradeStatus
-
-from ..sandbox.inside import faults, frames, solver, stage
-from ..sandbox.inside.frames import FrameError, decode, encode
-from ..sandbox.limits import Limits
-from ..sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, short_text
-from ..sandbox.sandbox import FRAME_ALLOWANCE
+from sdpo.sandbox.inside import faults, frames, solver, stage
+from sdpo.sandbox.inside.frames import FrameError, decode, encode
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import AssertCase, AssertOutcome, Fault, FunctionOutcome, ProgramOutcome, short_text
+from sdpo.sandbox.sandbox import FRAME_ALLOWANCE
 
 DRIVER = Path(__file__).with_name("driver.py").read_text()
 # What the far side needs to load a solution, call it, and encode what it returns.

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sdpo.algorithms.grpo import Grpo, group_advantages
-from sdpo.algorithms.reduce import AGG_MODES
 from sdpo.algorithms.rows import train_batch
-from sdpo.algorithms.scores import ResponseScores
+from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.policy_gradient import PolicyGradientLoss
+from sdpo.losses.reduce import AGG_MODES
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
 
 VOCAB = 5

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from sdpo.algorithms.reduce import AGG_MODES, LENGTH_EPSILON, token_weights
 from sdpo.algorithms.rows import train_batch
 from sdpo.algorithms.sdpo import Sdpo
+from sdpo.losses.reduce import AGG_MODES, LENGTH_EPSILON, token_weights
 from sdpo.records import Grade, GradeStatus, Group, MiniBatch, Prompt, Reprompt, Sample
 from sdpo.tokens.loss_batch import loss_batch
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from sdpo.algorithms.reduce import AGG_MODES
 from sdpo.algorithms.registry import descriptor_of
-from sdpo.algorithms.scores import InterpolatedScores, ResponseScores
 from sdpo.errors import ConfigError
+from sdpo.kernels.lazy_logits import InterpolatedScores, ResponseScores
 from sdpo.losses.distillation import DistillationLoss
+from sdpo.losses.reduce import AGG_MODES
 from sdpo.losses.total import TotalLoss
 
 LENGTHS, VOCAB = [3, 1, 2], 7

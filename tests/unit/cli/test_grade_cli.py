@@ -103,7 +103,7 @@ def test_a_missing_file_and_a_bad_setting_have_their_exit_codes(tmp_path, capsys
 
 
 def test_a_grader_that_fails_gives_a_status_and_an_exit_code(tmp_path, monkeypatch, capsys):
-    from sdpo.grading.sandbox.outcome import SandboxFault
+    from sdpo.sandbox.outcome import SandboxFault
 
     class Broken:
         report = None

@@ -36,10 +36,10 @@ from sdpo.grading.backends.retry import Retry
 from sdpo.grading.code import WEAK, CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import SandboxFault
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
 from sdpo.records import Grade, GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import SandboxFault
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
 LIMITS = Limits(cpu_s=0.5)
 GRACE_SECONDS = 5.0

@@ -8,8 +8,8 @@ import pytest
 
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
 sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share: program_files
 FAST = Limits(cpu_s=1.0, memory_mb=256)

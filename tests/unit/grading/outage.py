@@ -7,8 +7,8 @@ import signal
 import sys
 
 from sdpo import main_sdpo
-from sdpo.grading.sandbox import pool
-from sdpo.grading.sandbox.outcome import SandboxFault
+from sdpo.sandbox import pool
+from sdpo.sandbox.outcome import SandboxFault
 from sdpo.training import loop
 
 

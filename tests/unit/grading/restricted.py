@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from sdpo.grading.sandbox.inside import kernel
-from sdpo.grading.sandbox.inside.syscall_numbers import AUDIT_ARCH, MACHINE, numbers
+from sdpo.sandbox.inside import kernel
+from sdpo.sandbox.inside.syscall_numbers import AUDIT_ARCH, MACHINE, numbers
 
 NOBODY = 65534
 NAMESPACE_FLAGS = 0x7E020080

@@ -15,9 +15,9 @@ from program_files import read_programs
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.name_origins import MODULES, open_names
 from sdpo.records import GradeStatus, Prompt
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.name_origins import MODULES, open_names
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 CASES = read_programs("integrity.txt")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from program_files import read_programs
 
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 

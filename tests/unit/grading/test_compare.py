@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdpo.grading.compare import DECIMAL, NUMBER, outputs_equal, values_equal
-from sdpo.grading.sandbox.inside.frames import Opaque
+from sdpo.sandbox.inside.frames import Opaque
 
 
 @pytest.mark.parametrize(

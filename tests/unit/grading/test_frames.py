@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from sdpo.grading.compare import values_equal
 from sdpo.grading.feedback import show
-from sdpo.grading.sandbox.inside.frames import FrameError, Opaque, decode, describe, encode, pack, unpack
-from sdpo.grading.sandbox.outcome import Fault
+from sdpo.sandbox.inside.frames import FrameError, Opaque, decode, describe, encode, pack, unpack
+from sdpo.sandbox.outcome import Fault
 
 
 def travel(value):

@@ -8,9 +8,9 @@ import time
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import FunctionOutcome, ProgramOutcome
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import FunctionOutcome, ProgramOutcome
 
 LIMITS = Limits()
 HOSTILE = (

@@ -50,7 +50,7 @@ def test_what_the_compiler_thinks_of_tests_and_calls_of_others_is_not_printed():
     tests = "assert f(1) is 1\nassert (f(2), 'x')\nassert f('\\d')"
     code = f"""
 from sdpo.grading.code_tests import read_tests
-from sdpo.grading.sandbox.assert_code import prepare
+from sdpo.sandbox.assert_code import prepare
 from sdpo.grading.tool_calls import extract_calls
 prepare(read_tests({{"type": "assert", "code": {tests!r}}}).code, None)
 extract_calls("[f(a='\\\\d')]")

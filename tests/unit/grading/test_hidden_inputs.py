@@ -7,8 +7,8 @@ import pytest
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 SECRET = "SECRET-4711"

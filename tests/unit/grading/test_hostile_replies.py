@@ -18,9 +18,9 @@ from sdpo.grading.backends.retry import Retry, TransportFault
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.judge_model import read_verdict
-from sdpo.grading.sandbox.outcome import SandboxFault
 from sdpo.grading.source_grader import Lazy, SourceGrader
 from sdpo.records import GradeStatus, Prompt
+from sdpo.sandbox.outcome import SandboxFault
 
 REPLIES = Path(__file__).parents[2] / "fixtures" / "hostile_replies"
 SEEK = """

@@ -19,9 +19,9 @@ from sdpo.errors import DataError
 from sdpo.grading.code import CodeGrader, text_of
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox import python_syntax
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
+from sdpo.sandbox import python_syntax
+from sdpo.sandbox.limits import Limits
 
 LIMITS = Limits(cpu_s=4.0)
 PLAIN_SECONDS = 10

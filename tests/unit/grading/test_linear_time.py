@@ -16,6 +16,7 @@ import pytest
 
 from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.data.long_integers import in_pieces
+from sdpo.embedded.grader import answer_text
 from sdpo.grading.backends.http import fault_of
 from sdpo.grading.backends.remote import read_answers
 from sdpo.grading.backends.reply import read_object
@@ -28,13 +29,12 @@ from sdpo.grading.judge_model import read_verdict
 from sdpo.grading.math_reading import read
 from sdpo.grading.math_spelling import Unreadable
 from sdpo.grading.multiple_choice import extract_letter
-from sdpo.grading.programs import answer_text
-from sdpo.grading.sandbox.inside.frames import FrameError, decode, unpack
-from sdpo.grading.sandbox.outcome import Fault, ProgramOutcome
-from sdpo.grading.sandbox.sandbox import flavor
 from sdpo.grading.text_match import answer_of
 from sdpo.grading.tool_calls import MalformedCall, extract_calls
 from sdpo.records import GradeStatus, TestOutcome
+from sdpo.sandbox.inside.frames import FrameError, decode, unpack
+from sdpo.sandbox.outcome import Fault, ProgramOutcome
+from sdpo.sandbox.sandbox import flavor
 from sdpo.tokens.think import strip_think
 
 SIZE, FACTOR = 12_000, 8

@@ -10,9 +10,9 @@ from sdpo.cli.grade import read_line
 from sdpo.data.files import _parse_line
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.compare import values_equal
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.grading.source_grader import fingerprint
 from sdpo.records import GradeStatus, Prompt
+from sdpo.sandbox.limits import Limits
 
 LIMITS = Limits(cpu_s=2.0)
 DIGITS = 6_000

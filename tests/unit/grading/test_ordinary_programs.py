@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from program_files import read_programs
 
-from sdpo.grading.sandbox.limits import Limits
+from sdpo.sandbox.limits import Limits
 
 LIMITS = Limits(cpu_s=6.0, memory_mb=512)
 NEEDS_FILES = {"locale", "temporary file", "write and read a file", "listdir", "zoneinfo"}
@@ -52,7 +52,7 @@ def test_every_ordinary_program_without_files_is_accepted_at_the_weakest_level(w
 
 @pytest.mark.parametrize("level", ["L2", pytest.param("L3-", marks=pytest.mark.slow)])
 def test_every_ordinary_program_without_files_is_accepted_in_between(level):
-    from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
+    from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
 
     with Sandbox(SandboxOptions(ceiling=level)) as sandbox:
         assert rejected(sandbox, PROGRAMS.keys() - NEEDS_FILES) == {}

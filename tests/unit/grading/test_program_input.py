@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sdpo.grading.sandbox.limits import Limits
+from sdpo.sandbox.limits import Limits
 
 # Each prints the line that it was given.
 READERS = """

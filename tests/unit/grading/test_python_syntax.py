@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpo.grading.sandbox import python_syntax
+from sdpo.sandbox import python_syntax
 
 SOURCE = "assert search([5, 5, 5, 5, 1]) == 1\n" * 40
 
@@ -59,4 +59,4 @@ def test_graders_parse_in_one_place(repository: Path) -> None:
         for path in (repository / "sdpo").rglob("*.py")
         if "ast.parse(" in path.read_text(encoding="utf-8").replace("`ast.parse", "")
     }
-    assert calls == {"sdpo/grading/sandbox/python_syntax.py", "sdpo/data/prepare/source.py"}
+    assert calls == {"sdpo/sandbox/python_syntax.py", "sdpo/data/prepare/source.py"}

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from sdpo.config.schema import Config
-from sdpo.data.programs import body, problems, steps_of
+from sdpo.embedded.programs import body, problems, steps_of
 from sdpo.errors import ConfigError, DataError, GradingError
 from sdpo.grading.once import Once
 from sdpo.grading.registry import build_grader, build_runner, kind_of
-from sdpo.grading.sandbox.outcome import SandboxFault
 from sdpo.records import UNGRADED, GradeStatus, Prompt
+from sdpo.sandbox.outcome import SandboxFault
 
 ADD = {"type": "function", "name": "add", "cases": [{"args": [1, 2], "expected": 3}]}
 RIGHT = "```python\ndef add(a, b): return a + b\n```"

@@ -17,9 +17,9 @@ from sdpo.grading.backends.retry import Retry, Tally, TransportFault, summary_li
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import SandboxFault
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import SandboxFault
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=256)
 PROGRAM = {"type": "stdin", "cases": [{"input": "4\n", "output": "8\n"}]}

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sdpo.grading.code_tests import read_tests
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import SandboxFault, ending_of
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import SandboxFault, ending_of
 
 SHORT = Limits(cpu_s=0.1, memory_mb=128)
 STDIN = {"type": "stdin", "cases": [{"input": "", "output": "1"}]}

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from sdpo.grading.code_tests import read_tests
-from sdpo.grading.sandbox.limits import Limits
 from sdpo.records import GradeStatus
+from sdpo.sandbox.limits import Limits
 
 FAST = Limits(cpu_s=0.5, memory_mb=256)
 PATIENCE = 60  # seconds; far more than a quiet machine needs, far less than for ever

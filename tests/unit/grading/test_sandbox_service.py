@@ -25,14 +25,14 @@ from sdpo.errors import SandboxUnavailable
 from sdpo.grading.code import CodeGrader
 from sdpo.grading.code_tests import read_tests
 from sdpo.grading.feedback import FeedbackOptions
-from sdpo.grading.sandbox import sandbox as sandbox_module
-from sdpo.grading.sandbox.inside.plan import Features
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.outcome import SandboxFault
-from sdpo.grading.sandbox.sandbox import Sandbox, SandboxOptions
-from sdpo.grading.sandbox.self_test import Check
-from sdpo.grading.sandbox.server import Server
 from sdpo.records import GradeStatus
+from sdpo.sandbox import sandbox as sandbox_module
+from sdpo.sandbox.inside.plan import Features
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.outcome import SandboxFault
+from sdpo.sandbox.sandbox import Sandbox, SandboxOptions
+from sdpo.sandbox.self_test import Check
+from sdpo.sandbox.server import Server
 
 LIMITS = Limits(cpu_s=0.3, memory_mb=128)
 STDIN = {"type": "stdin", "cases": [{"input": "4\n", "output": "8\n"}]}
@@ -195,7 +195,7 @@ def test_when_no_server_can_start_the_fault_is_raised_after_the_retries(sandbox,
             attempts.append(plan)
             raise SandboxFault("fork server did not start: no memory")
 
-        monkeypatch.setattr("sdpo.grading.sandbox.pool.Server", refuse)
+        monkeypatch.setattr("sdpo.sandbox.pool.Server", refuse)
         time.sleep(0.1)
         with pytest.raises(SandboxFault, match="no memory"):
             broken.run_program("print(1)", b"", LIMITS)
@@ -240,8 +240,8 @@ def test_a_server_that_cannot_be_started_is_a_fault_and_leaves_no_descriptor(san
 def test_when_the_grader_is_killed_its_servers_and_runs_end_too():
     script = """
 import threading, time
-from sdpo.grading.sandbox.limits import Limits
-from sdpo.grading.sandbox.sandbox import Sandbox
+from sdpo.sandbox.limits import Limits
+from sdpo.sandbox.sandbox import Sandbox
 sandbox = Sandbox()
 sleeper = ("import time; time.sleep(99)", b"", Limits(cpu_s=50))
 threading.Thread(target=sandbox.run_program, args=sleeper, daemon=True).start()
@@ -316,7 +316,7 @@ def test_the_level_follows_from_the_features(features, level):
 
 
 def test_the_report_names_what_is_weaker_and_why():
-    from sdpo.grading.sandbox.report import SandboxReport
+    from sdpo.sandbox.report import SandboxReport
 
     features = Features(seccomp=True, landlock=7, refused={"namespaces": "unshare: Operation not permitted"})
     line = SandboxReport(features, (Check("x", True, "stopped"),)).line()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sdpo.grading.sandbox.inside import seccomp
-from sdpo.grading.sandbox.inside.syscall_numbers import AUDIT_ARCH, numbers
+from sdpo.sandbox.inside import seccomp
+from sdpo.sandbox.inside.syscall_numbers import AUDIT_ARCH, numbers
 
 ALLOW, REFUSE, NOT_THERE, PRETEND, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x50000, 0x80000000
 ME = 1234

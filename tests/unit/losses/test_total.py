@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sdpo.algorithms.registry import Descriptor
-from sdpo.algorithms.scores import ResponseScores
 from sdpo.config.schema import Config
+from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.total import TotalLoss
 from sdpo.records import CrossEntropy, Distillation, MiniBatch, PolicyGradient, TrainRow
 from sdpo.tokens.loss_batch import loss_batch

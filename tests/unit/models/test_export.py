@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sdpo.config.schema import ModelConfig
+from sdpo.embedded.tokenizer import save_tokenizer
 from sdpo.models.export import export_hf
 from sdpo.models.load import load_causal_lm, resolve_model_path
-from sdpo.models.tiny.tokenizer import save_tokenizer
 
 
 def model_folder(folder, stored: torch.dtype, said: str | None, kept: str = ""):

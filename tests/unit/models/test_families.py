@@ -39,7 +39,7 @@ def assert_scored_as_itself(module: PolicyModule, seed: int) -> None:
     prompts += [prompts[0], prompts[0][:1] + prompts[1]]
     responses = [[draw.randrange(5, 200) for _ in range(draw.randint(1, 12))] for _ in prompts]
     with torch.no_grad():
-        side = pack_responses(prompts, responses, module.why_padded is not None)
+        side = pack_responses(prompts, responses, module.prefix_sharing_unsupported is not None)
         found = module.scores(side).logits().log_softmax(-1)
         module.lm.eval()
         rows = zip(prompts, responses, strict=True)
@@ -126,7 +126,7 @@ def test_what_a_models_code_raises_is_one_line_or_does_not_matter(where: str, er
     module = PolicyModule(lm, 211)
     if where == "tree":
         check_scores(module, "some/model")
-        assert "with a prefix tree" in module.why_padded
+        assert "with a prefix tree" in module.prefix_sharing_unsupported
         return
     with pytest.raises(ModelError, match="family llama .*fails: " + error.__name__) as refused:
         check_scores(module, "some/model")
@@ -255,7 +255,8 @@ def test_generation_gives_the_log_probs_of_training_or_one_line(family: str) -> 
         assert "name=vllm" in str(error) and "\n" not in str(error) and type(module.lm).__name__ in str(error)
         return
     responses = [done[request.request_id].response_ids for request in requests]
-    side = pack_responses([request.prompt_ids for request in requests], responses, module.why_padded is not None)
+    padded = module.prefix_sharing_unsupported is not None
+    side = pack_responses([request.prompt_ids for request in requests], responses, padded)
     ids = torch.tensor([i for response in responses for i in response])
     found = module.scores(side).logits().log_softmax(-1).gather(1, ids[:, None])[:, 0]
     drawn = torch.tensor([p for request in requests for p in done[request.request_id].log_probs])

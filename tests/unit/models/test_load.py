@@ -11,7 +11,7 @@ from sdpo.models.load import WEIGHTS, load_causal_lm, load_tokenizer, resolve_mo
 
 
 def test_builtin_models_are_folders_of_the_package():
-    assert resolve_model_path("builtin://tiny/hard").endswith("sdpo/models/tiny/weights/hard")
+    assert resolve_model_path("builtin://tiny/hard").endswith("sdpo/embedded/weights/hard")
     with pytest.raises(ModelError, match="builtin://tiny/hard"):
         resolve_model_path("builtin://tiny/enormous")
 

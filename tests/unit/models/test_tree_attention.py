@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sdpo.models.forward import PolicyModule
-from sdpo.models.tree_attention import why_padded
+from sdpo.models.tree_attention import prefix_sharing_unsupported
 from sdpo.tokens.packing import pack_responses
 
 VOCAB = 29
@@ -85,7 +85,7 @@ def _pass(module: PolicyModule, padded: bool) -> tuple[torch.Tensor, dict[str, t
 @pytest.mark.parametrize("kind", READS_TREES)
 def test_states_and_gradients_over_a_tree_are_those_of_padded_rows(kind: str) -> None:
     module = PolicyModule(_model(kind, READS_TREES[kind]), VOCAB)
-    assert module.why_padded is None
+    assert module.prefix_sharing_unsupported is None
     assert pack_responses(*_rows()).input_ids.numel() < 0.6 * pack_responses(*_rows(), padded=True).input_ids.numel()
     (tree, tree_gradients), (rows, row_gradients) = _pass(module, padded=False), _pass(module, padded=True)
     torch.testing.assert_close(tree, rows, atol=1e-6, rtol=1e-5)
@@ -97,7 +97,7 @@ def test_states_and_gradients_over_a_tree_are_those_of_padded_rows(kind: str) ->
 @pytest.mark.parametrize("kind", DOES_NOT)
 def test_a_model_whose_attention_is_more_than_a_softmax_over_the_past_gets_padded_rows(kind: str) -> None:
     options, reason = DOES_NOT[kind]
-    found = why_padded(_model(kind, options))
+    found = prefix_sharing_unsupported(_model(kind, options))
     assert found is not None and reason in found
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sdpo.records import Distillation, TrainRow
-from sdpo.tokens.packing import PackedSide, pack_chunk, pack_responses, pack_side
-from sdpo.tokens.partition import Chunk
+from sdpo.tokens.packing import PackedSide, pack_micro_batch, pack_responses, pack_side
+from sdpo.tokens.partition import MicroBatchRows
 
 ROWS = [
     TrainRow.single_turn("p", 0, [5, 6], [7, 8, 2], [5, 9, 9, 6]),
@@ -37,7 +37,7 @@ def test_the_selected_states_predict_the_response_tokens(padded: bool) -> None:
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_both_sides_read_the_response_ids_verbatim(padded: bool) -> None:
-    micro = pack_chunk(Chunk(ROWS), padded)
+    micro = pack_micro_batch(MicroBatchRows(ROWS), padded)
     for side, prompts in (
         (micro.student, [[5, 6], [5, 6, 4]]),
         (micro.teacher, [[5, 9, 9, 6], [5]]),
@@ -54,7 +54,7 @@ def _sequences(side: PackedSide) -> list[list[int]]:
 
 
 def test_student_and_teacher_select_the_same_tokens_in_the_same_order() -> None:
-    micro = pack_chunk(Chunk(ROWS))
+    micro = pack_micro_batch(MicroBatchRows(ROWS))
     assert micro.teacher is not None
     student = micro.student.input_ids.flatten()[micro.student.selected]
     teacher = micro.teacher.input_ids.flatten()[micro.teacher.selected]
@@ -62,7 +62,7 @@ def test_student_and_teacher_select_the_same_tokens_in_the_same_order() -> None:
 
 
 def test_rows_without_teacher_prompt_get_no_teacher_side() -> None:
-    assert pack_chunk(Chunk([TrainRow.single_turn("p", 0, [1], [2])])).teacher is None
+    assert pack_micro_batch(MicroBatchRows([TrainRow.single_turn("p", 0, [1], [2])])).teacher is None
 
 
 def test_masks_come_from_lengths_so_the_end_id_is_trained_when_it_is_also_the_pad_id() -> None:
@@ -88,7 +88,7 @@ def test_every_turn_of_the_policy_is_predicted_and_no_tool_result_is(padded: boo
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_teacher_reads_its_context_and_then_the_distilled_turn_alone(padded: bool) -> None:
-    teacher = pack_chunk(Chunk([TURNS]), padded).teacher
+    teacher = pack_micro_batch(MicroBatchRows([TURNS]), padded).teacher
     assert teacher is not None
     assert teacher.input_ids.flatten()[teacher.selected].tolist() == [6, 9, 2]
     if not padded:
@@ -99,7 +99,7 @@ def test_response_ids_that_would_encode_differently_stay_as_they_were_sampled(ch
     pieces = [chatml_tokenizer.encode(piece, add_special_tokens=False) for piece in (" Hel", "lo", " ")]
     ids = [*pieces[2], *pieces[0], *pieces[1], chatml_tokenizer.eos_token_id]
     assert chatml_tokenizer.encode(chatml_tokenizer.decode(ids), add_special_tokens=False) != ids
-    micro = pack_chunk(Chunk([TrainRow.single_turn("p", 0, [5], ids, [5, 6, 7])]))
+    micro = pack_micro_batch(MicroBatchRows([TrainRow.single_turn("p", 0, [5], ids, [5, 6, 7])]))
     assert micro.teacher is not None
     for side in (micro.student, micro.teacher):
         assert side.input_ids[0, -len(ids) :].tolist() == ids

@@ -5,7 +5,7 @@ import pytest
 from sdpo.errors import ConfigError
 from sdpo.records import TrainRow
 from sdpo.tokens.partition import (
-    Chunk,
+    MicroBatchRows,
     plan_micro_batches,
     side_tokens,
     split_micro_batches,
@@ -103,28 +103,28 @@ def test_fewer_rows_than_ranks_leaves_ranks_empty() -> None:
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_plan_pairs_up_the_collectives_of_all_ranks(world: int) -> None:
     plan = plan_micro_batches(ROWS, world, max_tokens=40)
-    kinds = [[chunk.has_teacher for chunk in chunks] for chunks in plan]
+    kinds = [[micro_batch.has_teacher for micro_batch in micro_batches] for micro_batches in plan]
     assert all(k == kinds[0] for k in kinds)
-    real = [chunk.rows for chunks in plan for chunk in chunks if not chunk.filler]
+    real = [micro_batch.rows for micro_batches in plan for micro_batch in micro_batches if not micro_batch.dummy]
     assert indices(real) == list(range(23))
 
 
-def test_no_chunk_mixes_rows_with_and_without_a_teacher() -> None:
-    for chunk in plan_micro_batches(ROWS, 1)[0]:
-        assert len({bool(r.distillation) for r in chunk.rows}) == 1
+def test_no_micro_batch_mixes_rows_with_and_without_a_teacher() -> None:
+    for micro_batch in plan_micro_batches(ROWS, 1)[0]:
+        assert len({bool(r.distillation) for r in micro_batch.rows}) == 1
 
 
 def test_a_rank_without_rows_gets_fillers_of_the_shortest_row() -> None:
     plan = plan_micro_batches([row(0, 9, 9), row(1, 2, 2)], world=3)
-    assert plan[2] == [Chunk([row(1, 2, 2)], filler=True)]
-    assert not plan[0][0].filler and not plan[1][0].filler
+    assert plan[2] == [MicroBatchRows([row(1, 2, 2)], dummy=True)]
+    assert not plan[0][0].dummy and not plan[1][0].dummy
 
 
-def test_a_rank_with_fewer_chunks_halves_its_own_before_it_takes_fillers() -> None:
+def test_a_rank_with_fewer_micro_batches_halves_its_own_before_it_takes_dummies() -> None:
     rows = [row(0, 60, 40), *(row(i, 6, 4) for i in range(1, 11))]
     plan = plan_micro_batches(rows, world=2, max_rows=4)
-    assert [len(chunks) for chunks in plan] == [3, 3]
-    assert sum(chunk.filler for chunks in plan for chunk in chunks) == 2  # one row cannot be halved
+    assert [len(rank) for rank in plan] == [3, 3]
+    assert sum(micro_batch.dummy for rank in plan for micro_batch in rank) == 2  # one row cannot be halved
 
 
 def test_the_plan_is_the_same_on_every_rank() -> None:

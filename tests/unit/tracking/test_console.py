@@ -96,7 +96,8 @@ def test_a_terminal_gets_a_bar_and_keeps_one_line_per_validation():
 def test_the_final_table_holds_results_time_split_and_paths_on_one_line():
     stream = io.StringIO()
     path = "runs/" + "long/" * 30 + "report.html"
-    RunConsole(stream).finish(SUMMARY, "runs/sdpo/run", path, ["wandb        wandb sync somewhere"])
+    places = {"run folder": "runs/sdpo/run", "report": path}
+    RunConsole(stream).finish(SUMMARY, places, ["wandb        wandb sync somewhere"])
     shown = stream.getvalue()
     for part in ("0.094 → 0.812", "0.828 at step 30", "40 steps · 5,120 samples", "2 min 41 s", "66%", "wandb sync"):
         assert part in shown
@@ -107,7 +108,7 @@ def test_an_output_that_knows_only_ascii_gets_the_whole_table():
     stream = AsciiStream()
     console = RunConsole(stream)
     console.step(1, METRICS | {"val/avg@4": 0.5}, "val/avg@4")
-    console.finish(SUMMARY, "runs/ü", "runs/ü/report.html", [])
+    console.finish(SUMMARY, {"run folder": "runs/ü", "report": "runs/ü/report.html"}, [])
     assert "0.094 -> 0.812" in stream.text()
 
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from sdpo.reporting.live.tail import Tail
 from sdpo.tracking.jsonl import JsonLines, encode_line, plain_number, read_lines, write_atomically
-from sdpo.tracking.live.tail import Tail
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])

@@ -168,12 +168,14 @@ def test_an_error_is_not_hidden_by_a_disk_that_cannot_record_it(config, tmp_path
 
 def test_closing_twice_prints_one_table_and_writes_the_report(config, tmp_path):
     stream = io.StringIO()
-    log = RunLog(tmp_path, config, console=RunConsole(stream))
+    pages = []
+    write = lambda run: pages.append(run) or run / "page"  # noqa: E731
+    log = RunLog(tmp_path, config, console=RunConsole(stream), write_report=write)
     log.metrics(1, {"train/accuracy": 0.5})
     log.close()
     log.close()
-    assert stream.getvalue().count("report.html") == 1
-    assert (tmp_path / "report.html").exists()
+    assert stream.getvalue().count(f"report       {tmp_path / 'page'}") == 1
+    assert pages == [tmp_path]
 
 
 def test_without_trackers_neither_torch_nor_verl_is_imported(tmp_path):

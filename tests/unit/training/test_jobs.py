@@ -41,8 +41,8 @@ def test_jobs_are_rendered_as_the_policy_sees_them_and_drops_are_listed(tmp_path
 
 
 def test_a_run_leaves_the_list_of_dropped_rows_in_its_folder(tmp_path):
-    from sdpo.data.programs import problems
     from sdpo.data.rows import to_row
+    from sdpo.embedded.programs import problems
 
     rows = [*map(to_row, problems("hard", "test")[:2]), LONG]
     config = settings(

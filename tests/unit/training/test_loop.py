@@ -15,15 +15,16 @@ from sdpo.config.compose import compose
 from sdpo.data.order import PromptOrder
 from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample, StepReport
+from sdpo.reporting.live.run import LiveRun
+from sdpo.reporting.live.views import state
+from sdpo.reporting.report import write_report
 from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tracking.console import RunConsole
-from sdpo.tracking.live.run import LiveRun
-from sdpo.tracking.live.views import state
 from sdpo.tracking.run_log import RunLog
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.loop import TrainingLoop
-from sdpo.workers.rollout import Job
+from sdpo.workers.rollout import RenderedPrompt
 
 DISTILL = "actor_rollout_ref.actor.self_distillation"
 
@@ -73,9 +74,9 @@ def run(folder: Path, workers: Workers, *overrides: str, steps: int = 5, root: s
     config = compose([*sizes, *tidy, *overrides], root)
     chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model), {})
     algorithm = build_algorithm(config, RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat))
-    jobs = [Job(Prompt(f"p{i}", ({"role": "user", "content": "x"},), "programs"), [5, 6]) for i in range(4)]
+    jobs = [RenderedPrompt(Prompt(f"p{i}", ({"role": "user", "content": "x"},), "programs"), [5, 6]) for i in range(4)]
     stream = io.StringIO()
-    with RunLog(folder, config, console=RunConsole(stream)) as log:
+    with RunLog(folder, config, console=RunConsole(stream), write_report=write_report) as log:
         order = PromptOrder(4, 2, 0, True)
         start = TrainerState(0, 0, 0)
         TrainingLoop(config, workers, algorithm, log, jobs, jobs[:held_out], order, steps, start).run()

@@ -18,8 +18,8 @@ from sdpo.errors import CheckpointError
 from sdpo.models.forward import PolicyModule
 from sdpo.models.shard import full_state_dict
 from sdpo.records import Distillation, MiniBatch, PolicyGradient, TrainRow
-from sdpo.tokens.packing import pack_chunk
-from sdpo.tokens.partition import Chunk, side_tokens
+from sdpo.tokens.packing import pack_micro_batch
+from sdpo.tokens.partition import MicroBatchRows, side_tokens
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -62,7 +62,7 @@ def test_reading_what_rows_begin_with_once_changes_nothing(actor_config, mini_ba
     for padded in (False, True):
         actor = _actor(actor_config)
         if padded:
-            actor.student.why_padded = "to compare"
+            actor.student.prefix_sharing_unsupported = "to compare"
         read = _count_tokens(actor.student)
         reports.append(_update(actor, mini_batch).metrics)
         weights.append(_weights(actor))
@@ -92,7 +92,7 @@ def test_the_head_may_take_its_gradient_in_place(actor_config, mini_batch, mode,
 
 def test_only_an_ordinary_float32_head_takes_its_gradient_in_place(actor_config, mini_batch):
     student = _actor(actor_config).student
-    head, side = student.lm.get_output_embeddings(), pack_chunk(Chunk(mini_batch.rows[:1])).student
+    head, side = student.lm.get_output_embeddings(), pack_micro_batch(MicroBatchRows(mini_batch.rows[:1])).student
     assert student.scores(side).weight_gradient is None
     assert student.scores(side, in_place=True).weight_gradient is head.weight.grad
     head.weight.grad = None

@@ -10,7 +10,7 @@ from sdpo.errors import ConfigError
 from sdpo.models.shard import full_state_dict
 from sdpo.training.run import check_device
 from sdpo.workers.actor import Actor, split_over_ranks
-from tests.unit.models.resident import in_memory
+from tests.unit.offload.resident import in_memory
 
 
 def _step(config, batch):

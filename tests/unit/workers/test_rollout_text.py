@@ -11,7 +11,7 @@ from sdpo.records import Prompt
 from sdpo.rollout.scripted import ScriptedEngine
 from sdpo.workers import rollout
 from sdpo.workers.grader import ThreadGraderPool
-from sdpo.workers.rollout import Job, RolloutWorker, training_plan
+from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, training_plan
 
 MARKS = ["<think>", "</think>", "[THINK]", "[/THINK]", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>"]
 
@@ -34,7 +34,7 @@ def draw(monkeypatch, tokenizer, texts, **options):
     config.actor_rollout_ref.rollout.n = len(texts)
     worker = RolloutWorker(config, "cpu", ThreadGraderPool(config))
     prompt = Prompt("p", ({"role": "user", "content": "2+2? <think>"},), "math", "4", template_kwargs=options)
-    [group] = worker.generate([Job(prompt, worker.chat.student_ids(prompt))], training_plan(config, 0))
+    [group] = worker.generate([RenderedPrompt(prompt, worker.chat.student_ids(prompt))], training_plan(config, 0))
     worker.close()
     return group.samples
 
