@@ -80,6 +80,7 @@ class Grade:
     tests: tuple[TestOutcome, ...] = ()
     seconds: float = 0.0
     flags: tuple[str, ...] = ()  # e.g. "integrity: weak", "unsafe sandbox"
+    extra: dict[str, float] = field(default_factory=dict)  # further numbers of a custom grader, logged as means
 
     @property
     def graded(self) -> bool:

@@ -208,7 +208,8 @@ def to_record(identity: Any, grade: Grade) -> dict[str, Any]:
         "feedback": grade.feedback,
         "seconds": round(grade.seconds, 4),
     }
-    return record | ({"flags": list(grade.flags)} if grade.flags else {})
+    some = {"flags": list(grade.flags), "extra": grade.extra}
+    return record | {name: value for name, value in some.items() if value}
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
     return function
 
 
+READ = {"reward", "score", "feedback", "passed_fraction"}  # of a dict; the other numbers of it are metrics
+
+
 def told(error: BaseException) -> str:
     """One line of what the user's code raised."""
     if isinstance(error, SystemExit):
@@ -51,8 +54,8 @@ def told(error: BaseException) -> str:
 
 class CustomGrader:
     """Calls `function(data_source=, solution_str=, ground_truth=, extra_info=)`; it returns a number, a pair of
-    number and feedback, or a dict with `reward` (or `score`) and optionally `feedback` and `passed_fraction`. It runs
-    in the grader process and has to be thread-safe."""
+    number and feedback, or a dict with `reward` (or `score`) and optionally `feedback` and `passed_fraction`; what else
+    it holds of numbers is logged. It runs in the grader process and has to be thread-safe."""
 
     def __init__(self, function: Callable[..., Any], options: FeedbackOptions) -> None:
         self.function = function
@@ -89,7 +92,8 @@ class CustomGrader:
             raise CustomFault(f"{self.name}: feedback is {type(feedback).__name__}; allowed: text")
         status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
         fraction = min(1.0, max(0.0, fraction))
-        return Grade(status, reward, fraction, capped(clean(feedback), self.options.max_chars))
+        extra = {str(name): number for name in data.keys() - READ if (number := _number(data[name])) is not None}
+        return Grade(status, reward, fraction, capped(clean(feedback), self.options.max_chars), extra=extra)
 
 
 def _number(value: Any) -> float | None:

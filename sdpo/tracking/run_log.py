@@ -269,6 +269,7 @@ def sample_record(step: int, phase: Phase, prompt: Prompt, sample: Sample, repro
         "passed_fraction": None if grade is None else plain_number(grade.passed_fraction),
         "feedback": "" if grade is None else grade.feedback,
         "flags": [] if grade is None else list(grade.flags),
+        "extra": {} if grade is None else grade.extra,
         "teacher_prompt": None if reprompt is None else reprompt.text,
         "demonstration_index": None if reprompt is None else reprompt.demonstration_index,
         "used_feedback": None if reprompt is None else reprompt.used_feedback,

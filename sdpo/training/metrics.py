@@ -9,25 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from sdpo.algorithms.rows import is_success
 from sdpo.records import GradeStatus, Group, Sample
 from sdpo.tracking.pooling import merge, pool
 
 __all__ = ["is_success", "merge", "pass_at_k", "pool", "success_counts", "train_metrics", "validation_metrics"]
-
-# Ten of ten tests may sum to 0.9999999999.
-_REWARD_TOLERANCE = 1e-9
-
-
-def is_success(sample: Sample, threshold: float = 1.0) -> bool:
-    """Graded, with a reward of at least `threshold` (tolerance 1e-9)."""
-    grade = sample.grade
-    return (
-        grade is not None
-        and grade.graded
-        and grade.reward is not None
-        and grade.reward >= threshold - _REWARD_TOLERANCE
-    )
-
 
 def success_counts(group: Group, threshold: float = 1.0) -> tuple[int, int]:
     """(graded samples, successes) of a group."""
@@ -122,7 +108,17 @@ def _outcomes(prefix: str, samples: list[Sample], threshold: float) -> dict[str,
         **_mean(f"{prefix}/passed_fraction", [sample.grade.passed_fraction for sample in graded]),
         **_mean(f"{prefix}/response_length", [len(sample.response_ids) for sample in samples]),
         **_mean(f"{prefix}/truncated_frac", [sample.truncated for sample in samples]),
+        **_extra(prefix, graded),
     }
+
+
+def _extra(prefix: str, graded: list[Sample]) -> dict[str, float]:
+    """Further numbers of a custom grader, each over the samples that have it."""
+    values: dict[str, list[float]] = {}
+    for sample in graded:
+        for name, value in sample.grade.extra.items():
+            values.setdefault(name, []).append(value)
+    return {f"{prefix}/extra/{name}": sum(found) / len(found) for name, found in sorted(values.items())}
 
 
 def _lost(prefix: str, samples: list[Sample]) -> dict[str, float]:

@@ -86,8 +86,8 @@ def test_a_group_is_mixed_when_it_has_a_success_and_a_failure():
 
 
 def test_ten_of_ten_tests_that_sum_to_just_under_one_are_a_success():
-    assert is_success(sample("a", 0, sum([0.1] * 10)))
-    assert not is_success(sample("a", 0, 0.999))
+    assert is_success(sample("a", 0, sum([0.1] * 10)), 1.0)
+    assert not is_success(sample("a", 0, 0.999), 1.0)
     assert success_counts(group("a", 0.9999999999, 0.5, None)) == (2, 1)
 
 
