@@ -17,22 +17,25 @@ from sdpo.config.environment import ENVIRONMENT
 os.environ.update(ENVIRONMENT | dict(os.environ))
 
 import torch
+from transformers import PreTrainedModel
 
 from sdpo.config.schema import Config
 from sdpo.models.load import load_causal_lm
-from sdpo.rollout.build import build_engine
+from sdpo.rollout.build import build_engine, engine_dtype
 from sdpo.weights import shared_memory
+from sdpo.weights.source import WeightSource
 from sdpo.weights.version import read_label
 
 
-def measure(config: Config, weights: dict[str, torch.Tensor], repeats: int) -> dict:
+def measure(config: Config, lm: PreTrainedModel, repeats: int) -> dict:
     """Medians over `repeats` syncs, after one to warm up."""
     engine = build_engine(config, "cpu")
+    source = WeightSource(lm, engine_dtype(config, "cpu"))
     base = shared_memory.new_base()
     seconds: dict[str, list[float]] = {"publish": [], "load": []}
     for version in range(repeats + 1):
         start = time.perf_counter()
-        folder = shared_memory.publish(weights, base, version)
+        folder = shared_memory.send(source.gathered(), base, version, source.tied)
         published = time.perf_counter()
         engine.load_weights(folder, version)
         loaded = time.perf_counter()
@@ -58,11 +61,11 @@ def main() -> None:
     config.actor_rollout_ref.model.path = options.model
     config.data.max_prompt_length = config.data.max_response_length = 256
     config.actor_rollout_ref.rollout.max_num_seqs = 16
-    weights = load_causal_lm(config.actor_rollout_ref.model, torch.float32).state_dict()
+    lm = load_causal_lm(config.actor_rollout_ref.model, torch.float32)
     found = {}
     for engine in options.engine:
         config.actor_rollout_ref.rollout.name = engine
-        found[engine] = row = measure(config, weights, options.repeats)
+        found[engine] = row = measure(config, lm, options.repeats)
         rate = row["bytes"] / (row["publish"] + row["load"]) / 1e9
         print(
             f"{engine:<6}{row['bytes'] / 2**20:7.0f} MiB  publish {row['publish']:.3f} s  load {row['load']:.3f} s"

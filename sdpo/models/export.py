@@ -5,30 +5,34 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedModel
 
 from sdpo.config.schema import ModelConfig
 from sdpo.errors import ModelError, first_line
 from sdpo.models.dropout import configured_rates
+from sdpo.models.file_names import stored_tensors
 from sdpo.models.load import load_tokenizer, resolve_model_path
 from sdpo.models.shard import DTYPES
 
-_STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-
 
 def export_hf(
-    lm: PreTrainedModel, state: dict[str, torch.Tensor], config: ModelConfig, folder: str, dtype: str = "auto"
+    lm: PreTrainedModel,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    config: ModelConfig,
+    folder: str,
+    dtype: str = "auto",
 ) -> None:
-    """Writes config, tokenizer (with its chat template) and `state` as safetensors. The folder appears whole or not at
-    all; one that is there is replaced. Raises ModelError when the disk refuses.
+    """Writes config, tokenizer (with its chat template) and `weights` as safetensors. The folder appears whole or not
+    at all; one that is there is replaced. Raises ModelError when the disk refuses.
 
-    dtype: of the weights; auto: that of the model that was trained, tensor by tensor. `state` is emptied on the way, so
-    that no two copies of it lie in memory.
+    weights: full tensors by their names in files (`weights.source`), cast as they come. dtype: auto is that of the
+    model that was trained, tensor by tensor.
     """
     final = Path(folder)
     temporary = final.with_name(f".tmp_{final.name}")
@@ -38,7 +42,8 @@ def export_hf(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         with configured_rates(lm):
-            lm.save_pretrained(temporary, state_dict=_cast(state, main, others))
+            state = {name: _cast(tensor, others.get(name, main)) for name, tensor in weights}
+            lm.save_pretrained(temporary, state_dict=state, save_original_format=False)
         _name_dtype(temporary / "config.json", main)
         load_tokenizer(config).save_pretrained(temporary)
         give_folder_rights(temporary)
@@ -62,10 +67,7 @@ def input_dtypes(config: ModelConfig) -> tuple[torch.dtype, dict[str, torch.dtyp
     """The dtype of the model that was trained, and of those of its tensors that are kept in float32 beside it. As
     transformers has it: what its configuration says, else what most of its weights are stored in."""
     folder = resolve_model_path(config.path, config.revision)
-    stored: dict[str, torch.dtype] = {}
-    for file in sorted(Path(folder).glob("*.safetensors")):
-        with safe_open(file, "pt") as weights:
-            stored |= {name: _STORED.get(weights.get_slice(name).get_dtype()) for name in weights.keys()}  # noqa: SIM118
+    stored = {name: tensor.dtype for name, tensor in stored_tensors(folder).items()}
     kinds = Counter(kind for kind in stored.values() if kind)
     most = kinds.most_common(1)[0][0] if kinds else torch.float32
     said = AutoConfig.from_pretrained(folder, trust_remote_code=config.trust_remote_code).dtype
@@ -74,16 +76,8 @@ def input_dtypes(config: ModelConfig) -> tuple[torch.dtype, dict[str, torch.dtyp
     return main, wider
 
 
-def _cast(state: dict[str, torch.Tensor], main: torch.dtype, others: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
-    """Tensors that share memory (tied embeddings) still do afterwards."""
-    made: dict[tuple[Any, ...], torch.Tensor] = {}
-    cast = {}
-    for name in list(state):
-        tensor = state.pop(name)
-        wanted = others.get(name, main) if tensor.is_floating_point() else tensor.dtype
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), wanted)
-        cast[name] = made.setdefault(place, tensor if tensor.dtype is wanted else tensor.to(wanted))
-    return cast
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def _name_dtype(path: Path, dtype: torch.dtype) -> None:

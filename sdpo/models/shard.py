@@ -1,20 +1,19 @@
-"""FSDP2: sharding, the full state dict, and the global gradient norm."""
+"""FSDP2: sharding, parts of full tensors, and the global gradient norm."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sdpo.config.schema import FsdpConfig
 from sdpo.models.forward import PolicyModule
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTO = {"cpu": torch.float32, "cuda": torch.bfloat16}  # `rollout.dtype=auto`
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # gloo too: with offload the gradients are on the CPU
 
 
@@ -54,20 +53,6 @@ def decoder_layers(module: PolicyModule) -> list[nn.Module]:
     return [m for m in module.lm.modules() if type(m).__name__ in names]
 
 
-def full_state_dict(module: PolicyModule) -> dict[str, torch.Tensor]:
-    """The unsharded weights under Hugging Face's own names, on the CPU (on rank 0; empty elsewhere)."""
-    state = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return {name.removeprefix("lm."): tensor for name, tensor in state.items()}
-
-
-def stored_names(lm: PreTrainedModel, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights under the names of the model's folder: transformers keeps the experts of a layer as one tensor, and
-    reads and writes them one by one."""
-    from transformers.core_model_loading import revert_weight_conversion
-
-    return revert_weight_conversion(lm, state)
-
-
 def clip_gradients(module: nn.Module, max_norm: float) -> torch.Tensor:
     """Scales gradients to at most `max_norm` (0: only measures). Returns the norm before, over all ranks, a scalar."""
     norm = nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
@@ -87,3 +72,10 @@ def reshard(module: nn.Module) -> None:
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's shard of a distributed tensor, or the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a full tensor, where it is split as `like` is."""
+    if not isinstance(like, DTensor):
+        return full
+    return local(distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None))

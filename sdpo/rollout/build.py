@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from sdpo.config.schema import Config, ModelConfig
 from sdpo.errors import ConfigError, problem
 from sdpo.models.load import load_policy, load_tokenizer, resolve_model_path
+from sdpo.models.shard import AUTO, DTYPES
 from sdpo.rollout.engine import RolloutEngine
 from sdpo.tokens.stop import stop_token_ids
 
@@ -31,7 +33,7 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
         from sdpo.rollout.hf_generate import HfEngine
 
         if module is None:
-            module = load_policy(config, _torch_dtype(rollout.dtype, device)).to(device)
+            module = load_policy(config, engine_dtype(config, device)).to(device)
         return HfEngine(module, stop_ids, rollout.max_model_len or max_prompt + max_response, rollout.max_num_seqs)
     raise ConfigError(problem("actor_rollout_ref.rollout.name", rollout.name, "vllm or hf"))
 
@@ -43,12 +45,5 @@ def _vllm_options(model: ModelConfig) -> dict[str, Any]:
     return options
 
 
-def _torch_dtype(name: str, device: str) -> Any:
-    import torch
-
-    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name == "auto":
-        return torch.float32 if device == "cpu" else torch.bfloat16
-    if name not in names:
-        raise ConfigError(problem("actor_rollout_ref.rollout.dtype", name, f"auto, {', '.join(names)}"))
-    return names[name]
+def engine_dtype(config: Config, device: str) -> torch.dtype:
+    return DTYPES.get(config.actor_rollout_ref.rollout.dtype, AUTO[device])

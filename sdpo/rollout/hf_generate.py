@@ -21,8 +21,8 @@ from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
 from sdpo.rollout.noise import RequestStreams
-from sdpo.weights import shared_memory
-from sdpo.weights.in_process import load_into
+from sdpo.weights.target import load_into
+from sdpo.weights.transport import transport_of
 
 
 class HfEngine:
@@ -50,7 +50,7 @@ class HfEngine:
 
     def load_weights(self, folder: str, version: int) -> None:
         """See `RolloutEngine.load_weights`."""
-        load_into(self._alive(), shared_memory.read(folder, version))
+        load_into(self._alive(), transport_of(folder).receive(folder, version))
         self.policy_version = version
 
     def close(self) -> None:

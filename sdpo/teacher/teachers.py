@@ -70,13 +70,14 @@ class EmaTeacher(FrozenTeacher):
 
     @torch.no_grad()
     def _average(self, student: PolicyModule, rate: float) -> None:
-        mine, theirs = ([local(p) for p in module.parameters()] for module in (self.module, student))
-        here = not self.module.in_file and all(m.device == t.device for m, t in zip(mine, theirs, strict=True))
+        weights = dict(student.named_parameters())
+        pairs = {name: (local(p), local(weights[name])) for name, p in self.module.named_parameters()}
+        here = not self.module.in_file and all(m.device == t.device for m, t in pairs.values())
         if here and not self.remainders:
-            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], rate)
+            mine = [m for m, _ in pairs.values()]
+            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in pairs.values()], rate)
             return
-        # A tensor at a time, or all would be here, or in float32, together.
-        for (name, _), m, t in zip(self.module.named_parameters(), mine, theirs, strict=True):
+        for name, (m, t) in pairs.items():  # one at a time, or all would be here, or in float32, together
             t = t.to(m.device, torch.float32)
             if name in self.remainders:
                 rest = local(self.remainders[name])

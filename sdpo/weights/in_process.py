@@ -1,37 +1,35 @@
-"""Weights from one module, or from read tensors, into a module of the same process."""
+"""Weights for a module of the same process: nothing is written, each group is gathered when it is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import nn
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 from sdpo.errors import RolloutError, problem
+from sdpo.weights.source import Group
+
+PREFIX = "in-process:"
+_numbers = count()
+_sent: dict[str, tuple[int, Iterable[Group]]] = {}  # the last version of each base
 
 
-@torch.no_grad()
-def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy `tensors` (Hugging Face names, full shapes) in place into parameters and persistent buffers of `module`,
-    cast to their dtype and device.
-
-    A name may be missing only when its tensor is tied to one that is there (an output head tied to the embedding).
-    Raises RolloutError for missing, unknown and misshapen tensors, before anything is changed.
-    """
-    own = module.state_dict(keep_vars=True)
-    unknown = sorted(set(tensors) - set(own))
-    given = {own[name].data_ptr() for name in tensors if name in own}
-    missing = sorted(name for name in own if name not in tensors and own[name].data_ptr() not in given)
-    misshapen = sorted(name for name in tensors if name in own and own[name].shape != tensors[name].shape)
-    for field, names in (("unknown", unknown), ("missing", missing), ("misshapen", misshapen)):
-        if names:
-            raise RolloutError(
-                problem(f"weights.{field}", names[:3], "the tensors of the model", "same architecture on both sides")
-            )
-    for name, tensor in tensors.items():
-        own[name].copy_(tensor)
+def new_base() -> str:
+    return f"{PREFIX}{next(_numbers)}"
 
 
-def copy_module(source: nn.Module, target: nn.Module) -> None:
-    """The weights of `source` into `target`. Raises RolloutError when they are not of the same architecture."""
-    load_into(target, source.state_dict())
+def remove_base(base: str) -> None:
+    _sent.pop(base, None)
+
+
+def send(groups: Iterable[Group], base: str, version: int, tied: Sequence[str] = ()) -> str:
+    """See `Transport.send`. Weights that change before they are received are received as they are then."""
+    _sent[base] = (version, groups)
+    return base
+
+
+def receive(place: str, version: int) -> Iterator[Group]:
+    """See `Transport.receive`."""
+    found, groups = _sent.get(place, (-1, ()))
+    if found != version:
+        raise RolloutError(problem("weights.version", found, f"{version}, as asked for"))
+    yield from groups

@@ -18,7 +18,6 @@ class Label:
     version: int  # optimizer steps behind the weights
     tensors: int
     bytes: int
-    dtype: str  # of the floating-point tensors, or "mixed"
     tied: tuple[str, ...] = ()  # names that are not written, because another name has the same tensor
 
 

@@ -7,10 +7,15 @@ class PublishedWeights:
     """Mixed into the worker: `self` is one of vLLM's `Worker`s. Called by name through `collective_rpc`."""
 
     def load_published_weights(self, folder: str) -> None:
-        """vLLM's own reload, then what it leaves out: on a CPU an output head multiplies with a repacked copy of its
-        weight, and reloading does not repack a head that is tied to the embedding. It would go on with the old one,
-        silently."""
+        """vLLM's own reload, and what it leaves out. On a CPU layers multiply with repacked copies of their weights; it
+        repacks neither experts, unless their kernel looks new, nor an output head that is tied to the embedding. They
+        would go on with weights in the wrong order, or with the old ones, silently."""
+        layers = list(self.model_runner.get_model().modules())
+        for layer in layers:
+            method = getattr(layer, "quant_method", None)
+            if getattr(getattr(method, "unquantized_backend", None), "name", None) == "CPU":
+                method.moe_kernel = None
         self.reload_weights(weights_path=folder)
-        for layer in self.model_runner.get_model().modules():
+        for layer in layers:
             if hasattr(layer, "tie_weights") and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)

@@ -16,18 +16,20 @@ from sdpo.kernels.policy import policy_terms
 from sdpo.losses.total import TotalLoss
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
-from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, full_state_dict, shard, stored_names
+from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, shard
 from sdpo.models.trial import check_scores
 from sdpo.offload.file_weights import FileWeights
 from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
+from sdpo.rollout.build import engine_dtype
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.loss_batch import loss_batch
 from sdpo.tokens.packing import MicroBatch, pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
-from sdpo.weights import shared_memory
+from sdpo.weights.source import WeightSource
+from sdpo.weights.transport import transport_of
 from sdpo.workers import actor_state
 from sdpo.workers.schedule import Schedule
 from sdpo.workers.token_log import TokenLog, traced_rows
@@ -225,23 +227,23 @@ class Actor:
 
     # -- weights and checkpoints ----------------------------------------------------------------------------------
 
-    def publish(self, base: str) -> str:
-        """Writes the student's full weights for the rollout engines; returns the folder (on rank 0)."""
-        state = full_state_dict(self.student)
+    def publish(self, base: str, dtype: str | None = None) -> str:
+        """Sends the student's weights; returns the place to receive them from (on rank 0). dtype: of the engine, if not
+        given."""
+        source = WeightSource(self.student.lm, DTYPES[dtype] if dtype else engine_dtype(self.config, self.device))
         if self.rank:
-            return ""
-        if self.config.actor_rollout_ref.rollout.name == "vllm":  # reads the names of a model folder
-            state = stored_names(self.student.lm, state)
-        return shared_memory.publish(state, base, self.policy_version)
+            return source.join_in()
+        return transport_of(base).send(source.gathered(), base, self.policy_version, source.tied)
 
     def export(self, folder: str) -> None:
         """Writes the student as an ordinary Hugging Face folder (on rank 0)."""
         from sdpo.models.export import export_hf
 
-        state = full_state_dict(self.student)
-        if self.rank == 0:
-            dtype = self.config.trainer.export_dtype
-            export_hf(self.student.lm, state, self.config.actor_rollout_ref.model, folder, dtype)
+        lm, source = self.student.lm, WeightSource(self.student.lm)
+        if self.rank:
+            source.join_in()
+        else:
+            export_hf(lm, source, self.config.actor_rollout_ref.model, folder, self.config.trainer.export_dtype)
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)

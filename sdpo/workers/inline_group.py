@@ -6,7 +6,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from sdpo.config.schema import Config
 from sdpo.records import Group, StepReport, TrainBatch
-from sdpo.weights import shared_memory
+from sdpo.weights import in_process, shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
@@ -16,7 +16,8 @@ class InlineWorkers:
     def __init__(self, config: Config, device: str, total_steps: int) -> None:
         self.config = config
         self.actor = Actor(config, 0, 1, device, total_steps)
-        self._weights_base = shared_memory.new_base()
+        self._transport = shared_memory if config.actor_rollout_ref.rollout.name == "vllm" else in_process
+        self._weights_base = self._transport.new_base()
         module = self.actor.student
         shares_module = config.actor_rollout_ref.rollout.name == "hf" and not isinstance(module, FSDPModule)
         self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), module.lm if shares_module else None)
@@ -53,4 +54,4 @@ class InlineWorkers:
 
     def close(self) -> None:
         self.rollout.close()
-        shared_memory.remove_base(self._weights_base)
+        self._transport.remove_base(self._weights_base)

@@ -112,3 +112,13 @@ def plain_config():
         return config
 
     return build
+
+
+@pytest.fixture
+def no_process_group():
+    import torch.distributed as dist
+
+    assert not dist.is_initialized()
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()

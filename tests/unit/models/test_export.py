@@ -15,6 +15,7 @@ from sdpo.config.schema import ModelConfig
 from sdpo.embedded.tokenizer import save_tokenizer
 from sdpo.models.export import export_hf
 from sdpo.models.load import load_causal_lm, resolve_model_path
+from sdpo.weights.source import WeightSource
 
 
 def model_folder(folder, stored: torch.dtype, said: str | None, kept: str = ""):
@@ -35,7 +36,7 @@ def model_folder(folder, stored: torch.dtype, said: str | None, kept: str = ""):
 
 def exported(config: ModelConfig, folder, dtype: str = "auto") -> dict[str, torch.Tensor]:
     lm = load_causal_lm(config, torch.float32)  # as in training
-    export_hf(lm, lm.state_dict(), config, str(folder), dtype)
+    export_hf(lm, WeightSource(lm), config, str(folder), dtype)
     assert lm.config.dtype is torch.float32
     return load_file(folder / "model.safetensors")
 
@@ -92,6 +93,6 @@ def test_the_training_goes_on_with_the_same_weights_after_an_export(tmp_path):
     config = ModelConfig("builtin://tiny/easy")
     lm = load_causal_lm(config, torch.float32)
     before = {name: tensor.clone() for name, tensor in lm.state_dict().items()}
-    export_hf(lm, lm.state_dict(), config, str(tmp_path / "out"), "bfloat16")
+    export_hf(lm, WeightSource(lm), config, str(tmp_path / "out"), "bfloat16")
     assert all(torch.equal(tensor, before[name]) for name, tensor in lm.state_dict().items())
     assert resolve_model_path(str(tmp_path / "out")) == str(tmp_path / "out")

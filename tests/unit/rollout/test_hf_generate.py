@@ -109,7 +109,7 @@ def test_published_weights_change_the_responses_and_carry_their_version(llama, t
     changed = {name: tensor.clone() for name, tensor in llama.state_dict().items() if name != "lm_head.weight"}
     embedding = changed["model.embed_tokens.weight"]
     changed["model.embed_tokens.weight"] = embedding[torch.randperm(len(embedding))]
-    folder = shared_memory.publish(changed, str(tmp_path), 3)
+    folder = shared_memory.send([changed], str(tmp_path), 3)
     with pytest.raises(RolloutError, match="weights.version: got 3; allowed: 4"):
         engine.load_weights(folder, 4)
     assert collect(engine, requests(0.0)) == before

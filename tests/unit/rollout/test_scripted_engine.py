@@ -30,7 +30,7 @@ def test_a_function_may_answer_and_an_unscripted_request_is_an_error():
 
 
 def test_weights_of_another_version_are_refused_and_calls_are_recorded(tmp_path):
-    folder = shared_memory.publish({"w": torch.ones(2)}, str(tmp_path), 4)
+    folder = shared_memory.send([{"w": torch.ones(2)}], str(tmp_path), 4)
     engine = ScriptedEngine({})
     with pytest.raises(RolloutError, match="weights.version"):
         engine.load_weights(folder, 5)

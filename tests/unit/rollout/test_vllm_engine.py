@@ -13,6 +13,7 @@ from sdpo.rollout.engine import GenerationRequest, SamplingSpec
 from sdpo.rollout.hf_generate import HfEngine
 from sdpo.rollout.noise import process_logits
 from sdpo.weights import shared_memory
+from sdpo.weights.source import WeightSource
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
@@ -42,7 +43,7 @@ def original_weights(request, llama_folder, tmp_path):
     if "engine" in request.fixturenames:
         from safetensors.torch import load_file
 
-        folder = shared_memory.publish(load_file(f"{llama_folder}/model.safetensors"), str(tmp_path / "original"), 0)
+        folder = shared_memory.send([load_file(f"{llama_folder}/model.safetensors")], str(tmp_path / "original"), 0)
         request.getfixturevalue("engine").load_weights(folder, 0)
 
 
@@ -158,7 +159,7 @@ def test_a_finished_response_is_reported_while_others_still_run_and_an_error_the
 def test_reloaded_weights_equal_a_fresh_engine_and_use_no_cached_prefix(engine, llama, tmp_path):
     before = collect(engine, requests(0.0))  # fills the prefix cache
     llama.load_state_dict(permuted(llama))
-    engine.load_weights(shared_memory.publish(llama.state_dict(), str(tmp_path / "w"), 3), 3)
+    engine.load_weights(shared_memory.send(WeightSource(llama).gathered(), str(tmp_path / "w"), 3), 3)
     assert engine.policy_version == 3
     after = collect(engine, requests(0.0))
     assert all(ids(after)[name] != ids(before)[name] for name in PROMPTS)
@@ -174,12 +175,12 @@ def test_reloaded_weights_equal_a_fresh_engine_and_use_no_cached_prefix(engine, 
 
 def test_weights_that_are_not_the_ones_asked_for_or_do_not_fit_are_refused(engine, llama, tmp_path):
     state = permuted(llama)
-    folder = shared_memory.publish(state, str(tmp_path / "w"), 5)
+    folder = shared_memory.send([state], str(tmp_path / "w"), 5)
     before = collect(engine, requests(0.0))
     with pytest.raises(RolloutError, match="weights.version: got 5; allowed: 6"):
         engine.load_weights(folder, 6)
     del state["model.norm.weight"]
-    folder = shared_memory.publish(state, str(tmp_path / "w"), 6)
+    folder = shared_memory.send([state], str(tmp_path / "w"), 6)
     with pytest.raises(RolloutError, match="weights.missing"):
         engine.load_weights(folder, 6)
     assert collect(engine, requests(0.0)) == before

@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-import torch.distributed as dist
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -40,14 +39,6 @@ def random_llama(tmp_path_factory) -> str:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture
-def no_process_group():
-    assert not dist.is_initialized()
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture

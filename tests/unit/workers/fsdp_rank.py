@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from sdpo.models.shard import full_state_dict
+from sdpo.weights.source import WeightSource
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -19,7 +19,7 @@ def main(folder: str, rank: int, world: int) -> None:
     actor = Actor(config, rank, world, "cpu", total_steps=10)
     for batch in batches:
         report = actor.update(split_over_ranks(batch, config.actor_rollout_ref.actor, world)[rank])
-    state, teacher = full_state_dict(actor.student), full_state_dict(actor.teacher.module)
+    state, teacher = dict(WeightSource(actor.student.lm)), dict(WeightSource(actor.teacher.module.lm))
     actor.save(f"{folder}/actor")
     actor.export(f"{folder}/model_best")
     if rank == 0:

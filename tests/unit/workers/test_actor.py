@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
 from sdpo.models.forward import PolicyModule
-from sdpo.models.shard import full_state_dict
 from sdpo.records import Distillation, MiniBatch, PolicyGradient, TrainRow
 from sdpo.tokens.packing import pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, side_tokens
+from sdpo.weights.source import WeightSource
 from sdpo.workers.actor import Actor, split_over_ranks
 
 
@@ -32,7 +32,7 @@ def _update(actor: Actor, *batches: MiniBatch):
 
 
 def _weights(actor: Actor) -> dict[str, torch.Tensor]:
-    return {k: v.clone() for k, v in full_state_dict(actor.student).items()}
+    return {k: v.clone() for k, v in dict(WeightSource(actor.student.lm)).items()}
 
 
 @pytest.mark.parametrize("mode", ["sdpo", "vanilla"])
@@ -226,7 +226,7 @@ def test_the_teacher_moves_once_whatever_the_accumulation(actor_config, mini_bat
             p.zero_()
     student = _weights(actor)
     _update(actor, mini_batch)
-    for name, value in full_state_dict(actor.teacher.module).items():
+    for name, value in dict(WeightSource(actor.teacher.module.lm)).items():
         torch.testing.assert_close(value, 0.05 * student[name], atol=1e-7, rtol=1e-6)
 
 
@@ -239,11 +239,11 @@ def test_a_gradient_that_is_not_finite_moves_neither_student_nor_teacher(actor_c
         return replace(scores, hidden=scores.hidden * math.nan)
 
     monkeypatch.setattr(actor.student, "scores", poisoned)
-    before, teacher = _weights(actor), copy.deepcopy(full_state_dict(actor.teacher.module))
+    before, teacher = _weights(actor), copy.deepcopy(dict(WeightSource(actor.teacher.module.lm)))
     report = _update(actor, mini_batch)
     assert (report.skipped_steps, report.optimizer_steps, report.policy_version) == (1, 0, 0)
-    assert all(torch.equal(before[k], v) for k, v in full_state_dict(actor.student).items())
-    assert all(torch.equal(teacher[k], v) for k, v in full_state_dict(actor.teacher.module).items())
+    assert all(torch.equal(before[k], v) for k, v in dict(WeightSource(actor.student.lm)).items())
+    assert all(torch.equal(teacher[k], v) for k, v in dict(WeightSource(actor.teacher.module.lm)).items())
     monkeypatch.undo()
     assert _update(actor, mini_batch).optimizer_steps == 1
 
@@ -337,13 +337,13 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
     assert exported and all(torch.equal(tensor, state[name]) for name, tensor in exported.items())
     for key in ("actor/loss", "actor/grad_norm", "actor/entropy", "sdpo/divergence"):
         assert report.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
-    for name, value in full_state_dict(single.student).items():
+    for name, value in dict(WeightSource(single.student.lm)).items():
         torch.testing.assert_close(state[name], value, atol=2e-5, rtol=0)
-    for name, value in full_state_dict(single.teacher.module).items():
+    for name, value in dict(WeightSource(single.teacher.module.lm)).items():
         torch.testing.assert_close(teacher[name], value, atol=2e-6, rtol=0)
     resharded = _actor(actor_config)  # what two ranks saved, one rank reads
     resharded.load(str(tmp_path / "actor"))
-    for name, value in full_state_dict(resharded.student).items():
+    for name, value in dict(WeightSource(resharded.student.lm)).items():
         assert torch.equal(state[name], value), name
 
 
@@ -355,9 +355,10 @@ def test_one_rank_reads_the_bfloat16_teacher_of_two(actor_config, mini_batch, tm
     before = {name: value.full_tensor().clone() for name, value in teacher.state().items()}
     single = _actor(actor_config)
     single.load(str(tmp_path / "actor"))
-    assert full_state_dict(single.teacher.module).keys() == rounded.keys()
-    for name, value in full_state_dict(single.teacher.module).items():
+    assert dict(WeightSource(single.teacher.module.lm)).keys() == rounded.keys()
+    for name, value in dict(WeightSource(single.teacher.module.lm)).items():
         assert torch.equal(value, rounded[name]), name
-    for name, value in single.teacher.state().items():
-        assert not torch.equal(value.full_tensor(), before[name]), name
-        assert not torch.equal(value.full_tensor(), rounded[name.removeprefix("lm.")].float()), name
+    state = single.teacher.state()
+    for name, value in rounded.items():
+        assert not torch.equal(state[f"lm.{name}"].full_tensor(), before[f"lm.{name}"]), name
+        assert not torch.equal(state[f"lm.{name}"].full_tensor(), value.float()), name

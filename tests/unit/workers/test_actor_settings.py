@@ -7,8 +7,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from sdpo.errors import ConfigError
-from sdpo.models.shard import full_state_dict
 from sdpo.training.run import check_device
+from sdpo.weights.source import WeightSource
 from sdpo.workers.actor import Actor, split_over_ranks
 from tests.unit.offload.resident import in_memory
 
@@ -33,7 +33,7 @@ def test_one_rank_computes_in_the_parameter_dtype_and_keeps_float32_masters(
     actor.save(str(tmp_path / "actor"))
     again = Actor(actor_config, 0, 1, "cpu", total_steps=10)
     again.load(str(tmp_path / "actor"))
-    before, after = full_state_dict(actor.student), full_state_dict(again.student)
+    before, after = dict(WeightSource(actor.student.lm)), dict(WeightSource(again.student.lm))
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -61,7 +61,7 @@ def test_an_offloaded_teacher_scores_and_follows_like_one_that_stays(
     streamed, found = _step(actor_config, mini_batch)
     assert isinstance(streamed.teacher.module, FSDPModule) and not isinstance(streamed.student, FSDPModule)
     assert found["actor/loss"] == pytest.approx(wanted["actor/loss"], rel=1e-6)
-    before, after = full_state_dict(stays.teacher.module), full_state_dict(streamed.teacher.module)
+    before, after = dict(WeightSource(stays.teacher.module.lm)), dict(WeightSource(streamed.teacher.module.lm))
     for name in before:
         torch.testing.assert_close(after[name], before[name], rtol=1e-6, atol=1e-7)
 
@@ -130,6 +130,6 @@ def test_a_resumed_bfloat16_teacher_has_its_remainders_too(actor_config, mini_ba
         assert any(remainder.full_tensor().any() for remainder in first.teacher.remainders.values())
         for name, remainder in first.teacher.remainders.items():
             assert torch.equal(second.teacher.remainders[name].full_tensor(), remainder.full_tensor()), name
-        before, after = (full_state_dict(made.teacher.module) for made in (first, second))
+        before, after = (dict(WeightSource(made.teacher.module.lm)) for made in (first, second))
         assert all(torch.equal(after[name], value) for name, value in before.items())
         assert first.update(shares).metrics == second.update(shares).metrics
