@@ -51,10 +51,6 @@ def write(comparison: Comparison, out: Path) -> None:
     write_atomically(out / "index.html", comparison_page(comparison))
     write_figures(comparison, out)
     print(markdown(comparison))
-    for row in comparison.rows:
-        if row.best_rate_at in ("lowest", "highest"):
-            beyond = f"{row.label}: {row.learning_rate:g} is the {row.best_rate_at} of the learning rates tried"
-            print(f"warning: {beyond}; a better one may lie beyond it: give --rates on both sides", file=sys.stderr)
     print(out / "index.html")
 
 

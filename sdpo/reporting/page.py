@@ -61,7 +61,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 td, th { text-align: left; padding: 6px 14px; border-top: 1px solid var(--rule); vertical-align: top; }
 tr:first-child > * { border-top: 0; } th { color: var(--soft); font-weight: 500; white-space: nowrap; width: 1%; }
 table.plain th { width: auto; white-space: normal; }
-td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; } table.plain td + td { overflow-wrap: normal; }
 .split { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 14px;
   align-items: start; }
 .card { overflow: hidden; } .stack { display: grid; gap: 10px; }

@@ -80,6 +80,10 @@ class RunHistory:
         values = self.series(name)
         return values[-1][1] if values else None
 
+    def recorded(self, name: str) -> dict[str, Any]:
+        """A mapping that the run has noted in run.json; {} when there is none."""
+        return value if isinstance(value := self.state.get(name), dict) else {}
+
     def names(self) -> list[str]:
         """Every metric that has at least one number, sorted."""
         return sorted(self.columns)

@@ -17,6 +17,7 @@ from sdpo.tracking.console import RunConsole
 from sdpo.tracking.run_log import RunLog
 from sdpo.training import checkpoint, run_folder
 from sdpo.training.checkpoint import TrainerState
+from sdpo.training.inputs import describe_inputs
 from sdpo.training.jobs import Jobs, load_jobs, write_dropped
 from sdpo.training.loop import TrainingLoop
 from sdpo.workers.group import Workers
@@ -64,6 +65,7 @@ def _train(config: Config, run_dir: Path) -> int:
             _load(workers, resume)
         with _open_log(config, run_dir, resume, console) as log:
             write_dropped(log.run_dir, train_jobs, val_jobs)
+            log.describe("inputs", describe_inputs(config, device, train_jobs, val_jobs))
             if sandbox is not None:
                 log.describe("sandbox", sandbox.to_dict())
             TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()

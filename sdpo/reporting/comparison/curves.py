@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from sdpo.errors import DataError
-from sdpo.tracking.history import CONFIG_FILE, RunHistory, setting
+from sdpo.reporting.comparison.conditions import Conditions, conditions_of
+from sdpo.tracking.history import CONFIG_FILE, RunHistory, duration, setting
 from sdpo.tracking.timing import ASIDE, TRAINING
 
 _BY_SOURCE = re.compile(r"^val/(.+)/avg@(\d+)$")
@@ -35,6 +36,10 @@ class Budget:
 
     seconds: float | None = None
     samples: int | None = None
+
+    def __str__(self) -> str:
+        time = [] if self.seconds is None else [f"{duration(self.seconds)} of training"]
+        return " and ".join([*time, *([] if self.samples is None else [f"{self.samples:,} samples"])])
 
     def holds(self, point: Point) -> bool:
         in_time = self.seconds is None or point.seconds <= self.seconds
@@ -60,12 +65,27 @@ class Curve:
     metric: str
     points: list[Point]
     retention: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    phase_seconds: dict[str, float] = field(default_factory=dict)  # mean of a step
+    costs: list[tuple[float, dict[str, float]]] = field(default_factory=list)  # steps: training seconds, and by phase
     series: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the time of every step, which is long and in the run folder."""
+        return {name: value for name, value in asdict(self).items() if name != "costs"}
+
+    @property
+    def start(self) -> float | None:
+        """Accuracy before training, if that was measured."""
+        return self.points[0].accuracy if self.points[0].step == 0 else None
 
     def within(self, budget: Budget) -> list[Point]:
-        """The validations inside the budget; the one before training always is."""
-        return [p for i, p in enumerate(self.points) if i == 0 or budget.holds(p)]
+        """The validations inside the budget; the one before training always is. Raises DataError when there is none."""
+        points = [p for p in self.points if p.step == 0 or budget.holds(p)]
+        if not points:
+            first = self.points[0]
+            spent = Budget(first.seconds, first.samples)
+            raise DataError(f"{self.run}: no validation within {budget}, the first is after {spent}")
+        return points
 
     def best(self, budget: Budget) -> float:
         return max(p.accuracy for p in self.within(budget))
@@ -77,12 +97,14 @@ class Curve:
         """Accuracy averaged over the training time in the budget: a quick rise counts, and so does where it ends."""
         points = self.within(budget)
         area = sum((b.seconds - a.seconds) * (a.accuracy + b.accuracy) / 2 for a, b in pairwise(points))
-        return area / points[-1].seconds if points[-1].seconds else points[-1].accuracy
+        spent = points[-1].seconds - points[0].seconds
+        return area / spent if spent else points[-1].accuracy
 
-    def reach(self, target: float) -> Point | None:
-        """Where the line through the validations first meets `target`, so that it does not hang on how often a run
-        validates. `step` is that of the validation which found it."""
-        for before, after in pairwise([self.points[0], *self.points]):
+    def reach(self, target: float, budget: Budget = UNLIMITED) -> Point | None:
+        """Where the line through the validations inside the budget first meets `target`, so that it does not hang on
+        how often a run validates. `step` is that of the validation which found it."""
+        points = self.within(budget)
+        for before, after in pairwise([points[0], *points]):
             if after.accuracy >= target:
                 return _between(before, after, target)
         return None
@@ -92,6 +114,12 @@ class Curve:
         end = self.within(budget)[-1].step
         values = [value for step, value in series if step <= end]
         return values[-1] if values else None
+
+    def phase_seconds(self, budget: Budget) -> dict[str, float]:
+        """Mean of a step, over the steps that ended inside the time of the budget."""
+        inside = [phases for spent, phases in self.costs if budget.seconds is None or spent <= budget.seconds]
+        names = dict.fromkeys(name for phases in inside for name in phases)
+        return {name: mean([phases.get(name, 0.0) for phases in inside]) for name in names}
 
 
 def _between(before: Point, after: Point, accuracy: float) -> Point:
@@ -126,7 +154,6 @@ def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no learning rate and seed in {CONFIG_FILE} (is the file there?); nothing to compare"
         raise DataError(f"{history.run_dir}: {missing}") from error
-    trained = [row for row in history.rows if row["step"] > 0]
     return Curve(
         run=history.run_dir.name,
         label=setting(config, "trainer.group_name") or history.summary().algorithm,
@@ -135,8 +162,9 @@ def curve_of(history: RunHistory, data_source: str | None = None) -> Curve:
         metric=name,
         points=list(_points(history, name)),
         retention={source: history.series(metric) for source, metric in others.items()},
-        phase_seconds=_phase_seconds(trained),
+        costs=list(_costs(history)),
         series={key: history.series(metric) for key, metric in (SERIES | {"reward": _reward_of(name)}).items()},
+        conditions=conditions_of(history, name),
     )
 
 
@@ -147,7 +175,9 @@ def _metrics(history: RunHistory, data_source: str | None) -> tuple[str | None, 
         if match := _BY_SOURCE.match(name):
             found[match[1]] = max(found.get(match[1], (0, "")), (int(match[2]), name))
     if data_source is None or not found:
-        return history.validation_name, {}
+        recorded = history.recorded("inputs").get("val_sources")
+        is_other = data_source is not None and isinstance(recorded, list) and data_source not in recorded
+        return None if is_other else history.validation_name, {}
     names = {source: name for source, (_, name) in found.items()}
     return names.pop(data_source, None), names
 
@@ -161,24 +191,29 @@ def _aside(row: dict[str, Any]) -> float:
     return sum(row.get(f"timing/{phase}_s") or 0.0 for phase in ASIDE)
 
 
-def _points(history: RunHistory, name: str) -> Iterator[Point]:
-    overhead, samples, elapsed = 0.0, 0, 0.0
+def _training_seconds(history: RunHistory) -> Iterator[tuple[dict[str, Any], float]]:
+    """Rows, and the training seconds behind them: without start-up and the first validation, the same for all."""
+    overhead, elapsed = 0.0, 0.0
     for row in history.rows:
         overhead += _aside(row)
-        samples, elapsed = int(row.get("train/samples") or samples), row.get("timing/elapsed_s") or elapsed
+        elapsed = row.get("timing/elapsed_s") or elapsed
         if row["step"] == 0:
-            overhead = elapsed  # start-up and the first validation are the same for all
+            overhead = elapsed
+        yield row, max(0.0, elapsed - overhead)
+
+
+def _points(history: RunHistory, name: str) -> Iterator[Point]:
+    samples = 0
+    for row, seconds in _training_seconds(history):
+        samples = int(row.get("train/samples") or samples)
         if row.get(name) is not None:
-            yield Point(row["step"], max(0.0, elapsed - overhead), samples, row[name])
+            yield Point(row["step"], seconds, samples, row[name])
 
 
-def _phase_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over the training steps; `other` is what a step took beyond its phases, validation, export and checkpoint.
-    A phase that no step has measured is left out."""
-    timed = [row for row in rows if row.get("timing/step_s") is not None]
-    if not timed:
-        return {}
-    names = [phase for phase in PHASES if any(row.get(f"timing/{phase}_s") is not None for row in timed)]
-    means = {phase: mean([row.get(f"timing/{phase}_s") or 0.0 for row in timed]) for phase in names}
-    whole = mean([row["timing/step_s"] - _aside(row) for row in timed])
-    return means | {"other": max(0.0, whole - sum(means.values()))}
+def _costs(history: RunHistory) -> Iterator[tuple[float, dict[str, float]]]:
+    """Every training step that was timed; `other` is what it took beyond its phases, validation, export and checkpoint.
+    A phase that a step has not measured is left out."""
+    for row, seconds in _training_seconds(history):
+        if row["step"] > 0 and (whole := row.get("timing/step_s")) is not None:
+            phases = {phase: taken for phase in PHASES if (taken := row.get(f"timing/{phase}_s")) is not None}
+            yield seconds, phases | {"other": max(0.0, whole - _aside(row) - sum(phases.values()))}

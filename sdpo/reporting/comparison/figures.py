@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING
 
 from sdpo.reporting.comparison.curves import Curve, Point
@@ -67,21 +68,22 @@ def _accuracy(comparison: Comparison, path: Path) -> Path:
     axes[0].set_xlabel("training seconds (start-up and validation excluded)")
     axes[1].set_xlabel("responses sampled")
     axes[0].set_ylabel(f"held-out accuracy ({comparison.metric.removeprefix('val/')})")
-    axes[0].legend(frameon=False, loc="lower right")
-    return _save(fig, comparison.title, path)
+    fig.legend(frameon=False, loc="outside lower center")  # names can be long
+    return _save(fig, comparison, path)
 
 
 def _steps(comparison: Comparison, path: Path) -> Path:
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
-    bottoms = [0.0] * len(comparison.rows)
+    ends = [0.0] * len(comparison.rows)
+    labels = [fill(row.label, 24) for row in comparison.rows]
     for phase, colour in PHASE_COLOURS.items():
-        heights = [row.phase_seconds.get(phase, 0.0) for row in comparison.rows]
-        labels = [row.label for row in comparison.rows]
-        axes[0].bar(labels, heights, 0.55, bottom=bottoms, color=colour, label=phase)
-        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    axes[0].set_ylabel("seconds per step")
+        seconds = [row.phase_seconds.get(phase, 0.0) for row in comparison.rows]
+        axes[0].barh(labels, seconds, 0.55, left=ends, color=colour, label=phase)
+        ends = [end + taken for end, taken in zip(ends, seconds, strict=True)]
+    axes[0].invert_yaxis()
+    axes[0].set_xlabel("seconds per step")
     axes[0].legend(frameon=False, fontsize=8)
     for axis, name, unit in (
         (axes[1], "response_length", "tokens per response"),
@@ -91,14 +93,16 @@ def _steps(comparison: Comparison, path: Path) -> Path:
         axis.set_ylabel(unit)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
-    return _save(fig, comparison.title, path)
+    return _save(fig, comparison, path)
 
 
 def _series(axis: Axes, comparison: Comparison, name: str) -> None:
     for row, colour in coloured(comparison.rows):
         for position, curve in enumerate(comparison.chosen(row)):
             steps, values = zip(*curve.series[name], strict=True) if curve.series.get(name) else ((), ())
-            axis.plot(steps, values, color=colour, alpha=0.7, linewidth=1.2, label=None if position else row.label)
+            axis.plot(
+                steps, values, color=colour, alpha=0.7, linewidth=1.2, label=None if position else fill(row.label, 40)
+            )
     axis.legend(frameon=False, fontsize=8)
 
 
@@ -112,7 +116,7 @@ def _retention(comparison: Comparison, path: Path) -> Path:
             for position, curve in enumerate(c for c in comparison.chosen(row) if c.retention.get(source)):
                 seconds = {p.step: p.seconds for p in curve.points}
                 points = [(seconds[step], value) for step, value in curve.retention[source] if step in seconds]
-                label = None if position else row.label
+                label = None if position else fill(row.label, 40)
                 axis.plot(*zip(*points, strict=True), color=colour, alpha=0.7, linewidth=1.2, label=label)
         axis.set_ylim(0, 1.02)
         axis.set_title(source, fontsize=10)
@@ -120,13 +124,15 @@ def _retention(comparison: Comparison, path: Path) -> Path:
         axis.grid(alpha=0.3)
         axis.legend(frameon=False, fontsize=8, loc="lower left")
     axes[0][0].set_ylabel("held-out accuracy")
-    return _save(fig, f"{comparison.title}: what was known before", path)
+    return _save(fig, comparison, path, ": what was known before")
 
 
-def _save(fig, title: str, path: Path) -> Path:
+def _save(fig, comparison: Comparison, path: Path, part: str = "") -> Path:
     import matplotlib.pyplot as plt
 
-    fig.suptitle(title, fontsize=11)
+    differ = ", ".join(difference.setting for difference in comparison.differences)
+    caution = f"\nnot under equal conditions; these differ: {shorten(differ, 100)}" if differ else ""
+    fig.suptitle(f"{comparison.title}{part}{caution}", fontsize=11)
     fig.savefig(path, dpi=130)
     plt.close(fig)
     return path

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median, stdev
 from typing import Any
 
 from sdpo.errors import DataError
-from sdpo.reporting.comparison.curves import UNLIMITED, Budget, Curve
+from sdpo.reporting.comparison.conditions import (
+    Difference,
+    cautions,
+    differences,
+    has_settings,
+    not_recorded,
+    row_names,
+)
+from sdpo.reporting.comparison.curves import UNLIMITED, Budget, Curve, Point
 
 TARGETS = (0.5, 0.8)
 
@@ -28,11 +36,21 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a target was reached: medians over all seeds (None: half of them or more never did), and how many did."""
+    """What a target cost, in the unit of the budget: median over all seeds (None: half of them or more did not reach it
+    inside the budget), and how many did."""
 
-    seconds: float | None
-    samples: float | None
+    spent: float | None
     seeds: int
+
+
+@dataclass(frozen=True)
+class Within:
+    """Held-out numbers of the validations inside one budget, over seeds."""
+
+    best: Estimate
+    last: Estimate
+    reward: list[float | None]  # mean of the held-out responses: first validation, last one inside
+    targets: dict[str, Reached]
 
 
 @dataclass
@@ -42,21 +60,14 @@ class Summary:
     label: str
     learning_rate: float
     seeds: list[int]
-    start: Estimate
-    best_in_time: Estimate
-    last_in_time: Estimate
-    best_in_samples: Estimate
-    last_in_samples: Estimate
-    final: Estimate  # of the whole run, whatever it spent
-    seconds: Estimate  # of the whole run
-    samples: Estimate
-    targets: dict[str, Reached]
+    start: Estimate | None  # None: not every run was validated before training
+    in_time: Within
+    in_samples: Within
     mean_by_learning_rate: dict[str, float]  # over the time, of the runs that the rate was chosen by
     best_rate_at: str  # where in the grid the best rate is: "inside", "lowest", "highest" or "alone"
-    phase_seconds: dict[str, float]  # of one step, mean over seeds
+    phase_seconds: dict[str, float]  # of one step in time, mean over seeds
     response_length: list[float | None]  # tokens: first step, last step in time; means over seeds
     entropy: list[float | None]  # nats per token, likewise
-    reward: list[float | None]  # mean of the held-out responses: first validation, last in time; means over seeds
     retention: dict[str, list[float | None]]  # accuracy on other sources, before and at the last step in time
     runs: list[str] = field(default_factory=list)
 
@@ -73,6 +84,13 @@ class Comparison:
     rows: list[Summary]
     tuning: list[Curve] = field(default_factory=list)  # runs on a seed of their own, by which the rates were chosen
     about: dict[str, Any] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)  # settings that the rows should share and do not
+    warnings: list[str] = field(default_factory=list)  # what else keeps numbers from being compared
+
+    @property
+    def cautions(self) -> list[str]:
+        """Everything to know before a number is read."""
+        return [*cautions(self.differences), *self.warnings]
 
     def chosen(self, row: Summary) -> list[Curve]:
         """The runs that the row is made of."""
@@ -85,9 +103,11 @@ class Comparison:
             "metric": self.metric,
             "budget": asdict(self.budget),
             "about": self.about,
+            "differences": [asdict(difference) for difference in self.differences],
+            "warnings": self.warnings,
             "summary": [asdict(row) for row in self.rows],
-            "runs": [asdict(curve) for curve in self.curves],
-            "tuning": [asdict(curve) for curve in self.tuning],
+            "runs": [curve.as_json() for curve in self.curves],
+            "tuning": [curve.as_json() for curve in self.tuning],
         }
 
 
@@ -101,18 +121,55 @@ def compare(
 ) -> Comparison:
     """A limit that `budget` leaves open is the most that every run has spent.
 
-    `tuning`: runs that only chose the learning rates. The learning rate of a label is the one with the most seeds;
-    among equals (a grid on one seed) the one of `best_rate`. Standard errors are over seeds: DataError for two runs of
-    one label, rate and seed.
+    `tuning`: runs that only chose the learning rates. Runs of one label that differ in more than rate and seed are rows
+    of their own. The learning rate of a row is the one with the most seeds; among equals (a grid on one seed) the one
+    of `best_rate`. Standard errors are over seeds. DataError for two runs of one row, rate and seed, and where no
+    number could be compared.
     """
-    _refuse_repeats(curves)
-    _refuse_repeats(tuning)
-    budget = Budget(
-        min(c.points[-1].seconds for c in curves) if budget.seconds is None else budget.seconds,
-        min(c.points[-1].samples for c in curves) if budget.samples is None else budget.samples,
+    conditions = [curve.conditions for curve in curves]
+    names, compared = row_names([curve.label for curve in curves], conditions)
+    tried = {
+        name: [c for c in tuning if c.label == curve.label and has_settings(c.conditions, settings)]
+        for name, curve, settings in zip(names, curves, compared, strict=True)
+    }
+    differ = differences(names, conditions)
+    curves = [replace(curve, label=name) for curve, name in zip(curves, names, strict=True)]
+    for runs in (curves, *tried.values()):
+        _refuse_repeats(runs)
+    open_ends = Budget(min(c.points[-1].seconds for c in curves), min(c.points[-1].samples for c in curves))
+    full = Budget(
+        open_ends.seconds if budget.seconds is None else budget.seconds,
+        open_ends.samples if budget.samples is None else budget.samples,
     )
-    rows = [_row(label, curves, tuning, budget, targets) for label in _labels(curves)]
-    return Comparison(title, curves[0].metric, budget, targets, curves, rows, list(tuning), about or {})
+    rows = [_row([c for c in curves if c.label == label], tried[label], full, targets) for label in _labels(curves)]
+    metric = ", ".join(dict.fromkeys(curve.metric for curve in curves))
+    comparison = Comparison(title, metric, full, targets, curves, rows, list(tuning), about or {}, differ)
+    comparison.warnings = [
+        *not_recorded([curve.run for curve in curves], conditions),
+        *(text for row in rows for text in _unlike_the_budget(comparison.chosen(row), full)),
+        *(_at_the_edge(row) for row in rows if row.best_rate_at in ("lowest", "highest")),
+    ]
+    return comparison
+
+
+def _unlike_the_budget(curves: Sequence[Curve], budget: Budget) -> Iterator[str]:
+    """Of runs that have spent less than they were allowed, or were not validated in what they were."""
+    for curve in curves:
+        first, end = curve.points[0], curve.points[-1]
+        if first.step > 0:
+            since = Budget(first.seconds, first.samples)
+            yield f"{curve.run} was not validated before training: a target met by {since} may have been met before"
+        if not budget.spent(end):
+            spent = Budget(end.seconds, end.samples)
+            yield f"{curve.run} ended after {spent}, before the budget of {budget}: it had less than the others"
+        for kind in (Budget(seconds=budget.seconds), Budget(samples=budget.samples)):
+            if curve.within(kind)[-1].step == 0:
+                yield f"{curve.run} counts as untrained: within {kind} it was only validated before training"
+
+
+def _at_the_edge(row: Summary) -> str:
+    tried = f"{row.label}: {row.learning_rate:g} is the {row.best_rate_at} of the learning rates tried"
+    return f"{tried}; a better one may lie beyond it: give --rates on both sides"
 
 
 def _refuse_repeats(curves: Sequence[Curve]) -> None:
@@ -149,35 +206,26 @@ def _labels(curves: list[Curve]) -> list[str]:
     return sorted({c.label for c in curves}, reverse=True)
 
 
-def _row(
-    label: str, all_curves: list[Curve], tuning: Sequence[Curve], budget: Budget, targets: Sequence[float]
-) -> Summary:
-    curves = [c for c in all_curves if c.label == label]
-    rate, by_rate = best_rate(curves, budget)
-    if tried := [c for c in tuning if c.label == label]:
-        _, by_rate = best_rate(tried, budget)
-    group = sorted((c for c in curves if c.learning_rate == rate), key=lambda c: c.seed)
+def _row(all_rates: list[Curve], tuning: Sequence[Curve], budget: Budget, targets: Sequence[float]) -> Summary:
+    rate, by_rate = best_rate(all_rates, budget)
+    if tuning:
+        _, by_rate = best_rate(list(tuning), budget)
+    group = sorted((c for c in all_rates if c.learning_rate == rate), key=lambda c: c.seed)
     in_time, in_samples = Budget(seconds=budget.seconds), Budget(samples=budget.samples)
     sources = sorted({source for c in group for source in c.retention})
+    starts = [c.start for c in group if c.start is not None]
     return Summary(
-        label=label,
+        label=group[0].label,
         learning_rate=rate,
         seeds=[c.seed for c in group],
-        start=estimate([c.points[0].accuracy for c in group]),
-        best_in_time=estimate([c.best(in_time) for c in group]),
-        last_in_time=estimate([c.last(in_time) for c in group]),
-        best_in_samples=estimate([c.best(in_samples) for c in group]),
-        last_in_samples=estimate([c.last(in_samples) for c in group]),
-        final=estimate([c.points[-1].accuracy for c in group]),
-        seconds=estimate([c.points[-1].seconds for c in group]),
-        samples=estimate([float(c.points[-1].samples) for c in group]),
-        targets={f"{target:g}": _reached(group, target) for target in targets},
+        start=estimate(starts) if len(starts) == len(group) else None,
+        in_time=_within(group, in_time, targets, lambda point: point.seconds),
+        in_samples=_within(group, in_samples, targets, lambda point: float(point.samples)),
         mean_by_learning_rate={f"{r:g}": value for r, value in sorted(by_rate.items())},
         best_rate_at=place_in_grid(rate, list(by_rate)),
-        phase_seconds=_mean_phases(group),
+        phase_seconds=_mean_phases([c.phase_seconds(in_time) for c in group]),
         response_length=_from_to(group, "response_length", in_time),
         entropy=_from_to(group, "entropy", in_time),
-        reward=_from_to(group, "reward", in_time),
         retention={
             source: [
                 _mean_known([c.retention[source][0][1] for c in group if c.retention.get(source)]),
@@ -189,21 +237,28 @@ def _row(
     )
 
 
+def _within(group: list[Curve], budget: Budget, targets: Sequence[float], cost: Callable[[Point], float]) -> Within:
+    def reached(target: float) -> Reached:
+        found = [cost(point) for curve in group if (point := curve.reach(target, budget))]
+        middle = median([*found, *[math.inf] * (len(group) - len(found))])
+        return Reached(middle if math.isfinite(middle) else None, len(found))
+
+    return Within(
+        best=estimate([c.best(budget) for c in group]),
+        last=estimate([c.last(budget) for c in group]),
+        reward=_from_to(group, "reward", budget),
+        targets={f"{target:g}": reached(target) for target in targets},
+    )
+
+
 def estimate(values: list[float]) -> Estimate:
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Estimate(mean(values), error, values)
 
 
-def _reached(group: list[Curve], target: float) -> Reached:
-    found = [point for curve in group if (point := curve.reach(target))]
-    never = [math.inf] * (len(group) - len(found))
-    seconds, samples = median([p.seconds for p in found] + never), median([float(p.samples) for p in found] + never)
-    return Reached(*(value if math.isfinite(value) else None for value in (seconds, samples)), len(found))
-
-
-def _mean_phases(group: list[Curve]) -> dict[str, float]:
-    names = list(dict.fromkeys(name for c in group for name in c.phase_seconds))
-    return {name: mean([c.phase_seconds.get(name, 0.0) for c in group]) for name in names}
+def _mean_phases(of_runs: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for phases in of_runs for name in phases)
+    return {name: mean([phases.get(name, 0.0) for phases in of_runs]) for name in names}
 
 
 def _from_to(group: list[Curve], name: str, budget: Budget) -> list[float | None]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from html import escape
 
 from sdpo.reporting.charts import Line, clock, line_chart, stacked_bars
-from sdpo.reporting.comparison.curves import PHASES, Curve
+from sdpo.reporting.comparison.curves import PHASES, Budget, Curve
 from sdpo.reporting.comparison.figures import mean_points
-from sdpo.reporting.comparison.summary import Comparison, Reached, Summary
+from sdpo.reporting.comparison.summary import Comparison, Reached, Summary, Within
 from sdpo.reporting.page import page
 from sdpo.tracking.history import duration
 
@@ -16,66 +16,25 @@ Row = list[str]
 
 
 def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
-    """(title, note, heading, rows) of each table; what the Markdown and the page show."""
-    seconds, samples = comparison.budget.seconds or 0.0, comparison.budget.samples or 0
-    wanted = [f"{target:g}" for target in comparison.targets]
-    accuracy = [
-        [
-            row.label,
-            f"{row.learning_rate:g}",
-            str(len(row.seeds)),
-            str(row.start),
-            *(str(value) for value in (row.best_in_time, row.last_in_time, row.best_in_samples, row.last_in_samples)),
-            str(row.final),
-            _from_to(row.reward, 3),
-        ]
-        for row in comparison.rows
-    ]
-    reach = [[row.label, *(text for name in wanted for text in _reached(row, name))] for row in comparison.rows]
+    """(title, note, heading, rows) of each table; what the Markdown and the page show. Every number of a table is from
+    inside the budget that its title names."""
+    in_time = f"within {Budget(seconds=comparison.budget.seconds)}"
+    in_samples = f"within {Budget(samples=comparison.budget.samples)}"
     cost = [
         [
             row.label,
             *(_seconds(row.phase_seconds.get(phase)) for phase in (*PHASES, "other")),
             _seconds(sum(row.phase_seconds.values()) or None),
-            f"{row.seconds.mean:.0f}",
-            f"{row.samples.mean:,.0f}",
         ]
         for row in comparison.rows
     ]
     return [
+        _accuracy(comparison, in_time, "seconds", [row.in_time for row in comparison.rows], duration),
+        _accuracy(comparison, in_samples, "samples", [row.in_samples for row in comparison.rows], "{:,.0f}".format),
+        (f"Cost {in_time}", "seconds of one step by phase", ["", *PHASES, "other", "step"], cost),
+        (f"What else changed {in_time}", "first step or validation → last", *_changes(comparison.rows)),
         (
-            "Held-out accuracy",
-            f"{comparison.metric}, mean ± standard error over seeds; budgets: {seconds:.0f} s of training, "
-            f"{samples:,} samples",
-            [
-                "",
-                "lr",
-                "seeds",
-                "start",
-                "best in time",
-                "last in time",
-                "best in samples",
-                "last in samples",
-                "final",
-                "mean reward",
-            ],
-            accuracy,
-        ),
-        (
-            "Time to a target",
-            "between two validations in proportion; median over seeds, in brackets how many seeds reached it",
-            ["", *(f"{kind} to {name}" for name in wanted for kind in ("seconds", "samples"))],
-            reach,
-        ),
-        (
-            "Cost",
-            "seconds of one step by phase; seconds and samples of a whole run",
-            ["", *PHASES, "other", "step", "run, s", "run, samples"],
-            cost,
-        ),
-        ("What else changed", "from the first step or validation to the last in time", *_changes(comparison.rows)),
-        (
-            "Learning rates",
+            f"Learning rates {in_time}",
             f"accuracy averaged over the time, {_tried_on(comparison)}",
             ["", "lr: accuracy", "the chosen one is"],
             [
@@ -86,22 +45,49 @@ def tables(comparison: Comparison) -> list[tuple[str, str, Row, list[Row]]]:
     ]
 
 
+def _accuracy(
+    comparison: Comparison, budget: str, unit: str, found: list[Within], shown: Callable[[float], str]
+) -> tuple[str, str, Row, list[Row]]:
+    wanted = [f"{target:g}" for target in comparison.targets]
+    rows = [
+        [
+            row.label,
+            f"{row.learning_rate:g}",
+            str(len(row.seeds)),
+            "–" if row.start is None else str(row.start),
+            str(within.best),
+            str(within.last),
+            _from_to(within.reward, 3),
+            *(_reached(within.targets[name], len(row.seeds), shown) for name in wanted),
+        ]
+        for row, within in zip(comparison.rows, found, strict=True)
+    ]
+    note = (
+        f"{comparison.metric}, mean ± standard error over seeds; {unit} to a target: between two validations in "
+        "proportion, median over seeds, in brackets how many seeds reached it"
+    )
+    heading = ["", "lr", "seeds", "start", "best", "last", "mean reward", *(f"{unit} to {name}" for name in wanted)]
+    return f"Held-out accuracy {budget}", note, heading, rows
+
+
 def _tried_on(comparison: Comparison) -> str:
     seeds = sorted({curve.seed for curve in comparison.tuning})
     return f"on seed {', '.join(map(str, seeds))}, which is not reported" if seeds else "on the first seed"
 
 
 def markdown(comparison: Comparison) -> str:
-    parts = []
+    parts = [f"**Warning:** {text}.\n" for text in comparison.cautions]
     for title, note, heading, rows in tables(comparison):
-        lines = [heading, ["---"] * len(heading), *rows]
+        lines = [[cell.replace("|", "\\|") for cell in line] for line in (heading, ["---"] * len(heading), *rows)]
         parts.append(f"{title} ({note}):\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
     return "\n".join(parts)
 
 
 def comparison_page(comparison: Comparison) -> str:
     """The page: tables and curves, everything inline."""
-    parts = [f"<header><h1>{escape(comparison.title)}</h1></header>"]
+    tiles = (f'<div class="tile warning"><span>warning</span>{escape(text)}</div>' for text in comparison.cautions)
+    warnings = f'<div class="tiles">{"".join(tiles)}</div>' if comparison.cautions else ""
+    parts = [f"<header><h1>{escape(comparison.title)}</h1></header>{warnings}"]
     about = "".join(
         f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in comparison.about.items()
     )
@@ -113,7 +99,7 @@ def comparison_page(comparison: Comparison) -> str:
             f'<div class="card"><table class="plain"><tr>{head}</tr>{body}</table></div>'
         )
     curves = f'<h2>Curves</h2><p></p><div class="charts">{"".join(_charts(comparison))}</div>'
-    parts.insert(2, curves)  # behind the first table
+    parts.insert(3, curves)  # behind the tables of accuracy
     if about:
         parts.append(f'<h2>How it was measured</h2><p></p><div class="card"><table>{about}</table></div>')
     return page(comparison.title, "\n".join(parts))
@@ -158,12 +144,8 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _reached(row: Summary, target: str) -> tuple[str, str]:
-    found: Reached = row.targets[target]
-    count = f" ({found.seeds}/{len(row.seeds)})"
-    if found.seconds is None or found.samples is None:
-        return "never" + count, "never" + count
-    return duration(found.seconds) + count, f"{found.samples:,.0f}{count}"
+def _reached(found: Reached, seeds: int, shown: Callable[[float], str]) -> str:
+    return f"{'never' if found.spent is None else shown(found.spent)} ({found.seeds}/{seeds})"
 
 
 def _changes(rows: list[Summary]) -> tuple[Row, list[Row]]:

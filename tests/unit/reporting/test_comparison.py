@@ -57,7 +57,7 @@ def _run(root: Path, algorithm: str, rate: float, seed: int, accuracies: list[fl
 def test_time_counts_training_only(tmp_path):
     curve = load_curve(_run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.6, 0.9]))
     assert curve.points == [Point(0, 0.0, 0, 0.1), Point(10, 10.0, 80, 0.6), Point(20, 20.0, 160, 0.9)]
-    assert curve.phase_seconds == {"rollout": 6.0, "update": 3.0, "other": 1.0}  # 15 - 5 - 9; no step had a sync
+    assert curve.phase_seconds(Budget()) == {"rollout": 6.0, "update": 3.0, "other": 1.0}  # 15 - 5 - 9; none had a sync
 
 
 def test_the_mean_reward_of_the_same_responses_stands_beside_the_accuracy(tmp_path):
@@ -67,11 +67,11 @@ def test_the_mean_reward_of_the_same_responses_stands_beside_the_accuracy(tmp_pa
         row |= {"val/reward": 0.2 + 0.1 * i, "val/task/reward": 0.5 + 0.1 * i, "timing/export_s": 1.0}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     comparison = compare([load_curve(folder)])
-    assert comparison.rows[0].reward == pytest.approx([0.2, 0.4])
+    assert comparison.rows[0].in_time.reward == pytest.approx([0.2, 0.4])
     assert "0.200 → 0.400" in markdown(comparison) and "Held-out mean reward" in comparison_page(comparison)
-    assert compare([load_curve(folder, "task")]).rows[0].reward == pytest.approx([0.5, 0.7])
+    assert compare([load_curve(folder, "task")]).rows[0].in_time.reward == pytest.approx([0.5, 0.7])
     assert load_curve(folder).points[1].seconds == 9.0  # an export is no training
-    assert compare([load_curve(_run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2]))]).rows[0].reward == [None, None]
+    assert compare([load_curve(_run(tmp_path, "GRPO", 1e-3, 0, [0.1, 0.2]))]).rows[0].in_time.reward == [None, None]
 
 
 def test_a_phase_that_nobody_measured_has_no_seconds(tmp_path):
@@ -111,7 +111,7 @@ def test_an_open_budget_is_what_every_run_has_spent(tmp_path):
     found = compare([load_curve(run) for run in runs])
     assert (found.budget.seconds, found.budget.samples) == (10.0, 80)
     sdpo, grpo = found.rows
-    assert (sdpo.label, sdpo.last_in_time.mean, grpo.last_in_time.mean, grpo.final.mean) == ("SDPO", 0.6, 0.2, 0.4)
+    assert (sdpo.label, sdpo.in_time.last.mean, grpo.in_time.last.mean) == ("SDPO", 0.6, 0.2)
 
 
 def test_the_standard_error_is_that_of_the_mean_over_seeds():
@@ -129,11 +129,11 @@ def test_times_are_medians_over_all_seeds(tmp_path):
         _run(tmp_path, "GRPO", 1e-3, 1, [0.1, 0.1, 0.2]),
     ]
     sdpo, grpo = compare([load_curve(run) for run in runs]).rows
-    assert (sdpo.learning_rate, sdpo.seeds, sdpo.final.mean) == (1e-3, [0, 1, 2], pytest.approx(0.8))
-    half, high = sdpo.targets["0.5"], sdpo.targets["0.8"]
-    assert (half.seconds, half.samples, half.seeds) == (10.0, 80, 3)
-    assert (high.seconds, high.seeds) == (pytest.approx(20.0), 2)
-    assert (grpo.targets["0.5"].seconds, grpo.targets["0.5"].seeds) == (None, 1)  # one of two is not most
+    assert (sdpo.learning_rate, sdpo.seeds, sdpo.in_time.last.mean) == (1e-3, [0, 1, 2], pytest.approx(0.8))
+    half, high = sdpo.in_time.targets["0.5"], sdpo.in_time.targets["0.8"]
+    assert (half.spent, half.seeds) == (10.0, 3) and sdpo.in_samples.targets["0.5"].spent == 80
+    assert (high.spent, high.seeds) == (pytest.approx(20.0), 2)
+    assert (grpo.in_time.targets["0.5"].spent, grpo.in_time.targets["0.5"].seeds) == (None, 1)  # one of two is not most
 
 
 def test_a_rate_is_as_good_as_its_accuracy_averaged_over_the_time_in_the_budget(tmp_path):
@@ -154,16 +154,16 @@ def test_rates_are_chosen_by_runs_that_are_not_reported_and_an_edge_of_the_grid_
     assert main(told) == 0
     (row,) = json.loads((out / "results.json").read_text())["summary"]
     assert (row["learning_rate"], row["seeds"], row["best_rate_at"]) == (best, [0, 1], place)
-    assert row["final"]["values"] == [0.3, 0.3]  # nothing of the runs that chose
-    warning = capsys.readouterr().err
-    assert ("warning" in warning) == (place != "inside") and (place == "inside" or place in warning)
+    assert row["in_time"]["last"]["values"] == [0.3, 0.3]  # nothing of the runs that chose
+    told = capsys.readouterr().out
+    assert ("Warning" in told) == (place != "inside") and (place == "inside" or f"the {place} of the" in told)
     assert "on seed 9, which is not reported" in (out / "table.md").read_text()
 
 
 def test_a_rate_tried_alone_is_no_edge(tmp_path, capsys):
     run = _run(tmp_path, "SDPO", 1e-3, 0, [0.1, 0.3])
     assert main(["--from-runs", str(run), "--out", str(tmp_path / "out")]) == 0
-    assert "warning" not in capsys.readouterr().err
+    assert "Warning" not in capsys.readouterr().out
 
 
 def test_the_rate_that_was_run_on_every_seed_is_kept_when_a_shorter_run_closes_the_budget(tmp_path):
