@@ -24,6 +24,7 @@ from sdpo.models.load import load_causal_lm
 from sdpo.rollout.build import build_engine, engine_dtype
 from sdpo.weights import shared_memory
 from sdpo.weights.source import WeightSource
+from sdpo.weights.transport import publish
 from sdpo.weights.version import read_label
 
 
@@ -35,7 +36,7 @@ def measure(config: Config, lm: PreTrainedModel, repeats: int) -> dict:
     seconds: dict[str, list[float]] = {"publish": [], "load": []}
     for version in range(repeats + 1):
         start = time.perf_counter()
-        folder = shared_memory.send(source.gathered(), base, version, source.tied)
+        folder = publish(source, base, version)
         published = time.perf_counter()
         engine.load_weights(folder, version)
         loaded = time.perf_counter()

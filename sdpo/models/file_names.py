@@ -47,7 +47,7 @@ def names_in_files(
         tensors = revert_weight_conversion(lm, tensors)
     prefix = f"{lm.base_model_prefix}."
     short = {name: name.removeprefix(prefix) for name in tensors}
-    return {short[name] if short[name] in files else name: tensor for name, tensor in tensors.items()}
+    return {name if name in files or short[name] not in files else short[name]: t for name, t in tensors.items()}
 
 
 def names_in_model(lm: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

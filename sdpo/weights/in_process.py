@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from sdpo.errors import RolloutError, problem
-from sdpo.weights.source import Group
+
+if TYPE_CHECKING:
+    from sdpo.weights.source import Group
 
 PREFIX = "in-process:"
 _numbers = count()

@@ -1,7 +1,7 @@
 """Weights for processes of the same machine: safetensors files in shared memory, one folder per version.
 
     base = new_base()                                   # /dev/shm/sdpo-weights-<random>
-    folder = send(source.gathered(), base, 7, source.tied)
+    folder = publish(source, base, 7)                   # weights.transport; here: send
     engine.load_weights(folder, 7)
     remove_base(base)
 
@@ -18,14 +18,16 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from sdpo.errors import RolloutError, problem
-from sdpo.weights.source import Group
 from sdpo.weights.version import Label, check_version, write_label
+
+if TYPE_CHECKING:
+    from sdpo.weights.source import Group
 
 _PREFIX = "sdpo-weights-"
 _LOCK_NAME = "owner.lock"

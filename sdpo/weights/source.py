@@ -1,7 +1,7 @@
 """The student's weights as engines know them: under the names of the model's own files, in the engine's dtype.
 
     source = WeightSource(student.lm, torch.bfloat16)
-    place = transport_of(base).send(source.gathered(), base, version, source.tied)
+    place = publish(source, base, version, rank)  # weights.transport
 
 Shards are cast, then gathered, a layer at a time: never is more than one layer whole. The class has the methods of
 vLLM's `WeightSource` (`vllm.distributed.weight_transfer`), whose transfer engines take it as it is.
@@ -52,11 +52,10 @@ class WeightSource:
         for group in self._by_layer():
             yield self._in_files({name: self._full(name, tensor) for name, tensor in group.items()})
 
-    def join_in(self) -> str:
-        """Takes part in a gathering whose result another rank wants. Returns "", in place of a place."""
+    def join_in(self) -> None:
+        """Takes part in a gathering whose result another rank wants."""
         for _ in self.gathered():
             pass
-        return ""
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for group in self.gathered():

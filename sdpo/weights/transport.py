@@ -1,12 +1,18 @@
-"""Ways for weights to go. A further one is a module here with these two functions, and a line in `transport_of`."""
+"""Ways for weights to go. A further one is a module with the functions of `Transport` and a line in `transport_of`.
+
+    place = publish(WeightSource(student.lm, dtype), base, version, rank)  # on every rank of the trainer
+    load_into(lm, transport_of(place).receive(place, version))             # wherever they are wanted
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sdpo.weights import in_process, shared_memory
-from sdpo.weights.source import Group
+
+if TYPE_CHECKING:
+    from sdpo.weights.source import Group, WeightSource
 
 
 class Transport(Protocol):
@@ -26,3 +32,11 @@ class Transport(Protocol):
 def transport_of(place: str) -> Transport:
     """Of a base, or of a place that `send` returned."""
     return in_process if place.startswith(in_process.PREFIX) else shared_memory
+
+
+def publish(source: WeightSource, base: str, version: int, rank: int = 0) -> str:
+    """Sends from rank 0 what all ranks gather. Returns the place, on the others ""."""
+    if rank:
+        source.join_in()
+        return ""
+    return transport_of(base).send(source.gathered(), base, version, source.tied)

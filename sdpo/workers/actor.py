@@ -29,7 +29,7 @@ from sdpo.tokens.packing import MicroBatch, pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights.source import WeightSource
-from sdpo.weights.transport import transport_of
+from sdpo.weights.transport import publish
 from sdpo.workers import actor_state
 from sdpo.workers.schedule import Schedule
 from sdpo.workers.token_log import TokenLog, traced_rows
@@ -227,13 +227,10 @@ class Actor:
 
     # -- weights and checkpoints ----------------------------------------------------------------------------------
 
-    def publish(self, base: str, dtype: str | None = None) -> str:
-        """Sends the student's weights; returns the place to receive them from (on rank 0). dtype: of the engine, if not
-        given."""
-        source = WeightSource(self.student.lm, DTYPES[dtype] if dtype else engine_dtype(self.config, self.device))
-        if self.rank:
-            return source.join_in()
-        return transport_of(base).send(source.gathered(), base, self.policy_version, source.tied)
+    def publish(self, base: str) -> str:
+        """Sends the student's weights to the engines; returns the place to load them from (on rank 0)."""
+        source = WeightSource(self.student.lm, engine_dtype(self.config, self.device))
+        return publish(source, base, self.policy_version, self.rank)
 
     def export(self, folder: str) -> None:
         """Writes the student as an ordinary Hugging Face folder (on rank 0)."""

@@ -69,6 +69,25 @@ def test_a_small_rate_is_not_lost_beside_a_bfloat16_student():
         torch.testing.assert_close(p, torch.full_like(p, near + 0.95**20 * (1 - near)), atol=1e-6, rtol=0)
 
 
+class _Pair(torch.nn.Module):
+    """Two weights of one shape, in the order of their names."""
+
+    in_file = None
+
+    def __init__(self, **values: float) -> None:
+        super().__init__()
+        for name, value in values.items():
+            setattr(self, name, torch.nn.Parameter(torch.full((3,), value)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_average_pairs_weights_by_name_whatever_their_order(dtype):
+    student = _Pair(first=1.0, second=-1.0)
+    teacher = EmaTeacher(_Pair(second=0.0, first=0.0).to(dtype), 0.5, _Pair(first=0.0, second=0.0))
+    teacher.update(student)
+    assert teacher.module.first.tolist() == [0.5] * 3 and teacher.module.second.tolist() == [-0.5] * 3
+
+
 def _bfloat16(module: PolicyModule) -> PolicyModule:
     for p in module.parameters():
         p.data = p.data.bfloat16()

@@ -22,6 +22,7 @@ def main(folder: str, rank: int, world: int) -> None:
     state, teacher = dict(WeightSource(actor.student.lm)), dict(WeightSource(actor.teacher.module.lm))
     actor.save(f"{folder}/actor")
     actor.export(f"{folder}/model_best")
+    actor.publish(f"{folder}/sent")
     if rank == 0:
         torch.save((report, state, teacher), f"{folder}/result.pt")
     dist.destroy_process_group()

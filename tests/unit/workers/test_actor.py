@@ -19,6 +19,7 @@ from sdpo.models.forward import PolicyModule
 from sdpo.records import Distillation, MiniBatch, PolicyGradient, TrainRow
 from sdpo.tokens.packing import pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, side_tokens
+from sdpo.weights import shared_memory
 from sdpo.weights.source import WeightSource
 from sdpo.workers.actor import Actor, split_over_ranks
 
@@ -328,6 +329,7 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
     actor = actor_config.actor_rollout_ref.actor
     actor.ppo_micro_batch_size_per_gpu, actor.optim.lr_warmup_steps = 2, 3
     actor.self_distillation.teacher_update_interval = interval
+    actor_config.actor_rollout_ref.rollout.dtype = "bfloat16"  # of an engine
     single = _actor(actor_config)
     _update(single, batch, batch)
     expected = _update(single, batch)
@@ -335,6 +337,9 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
     assert report.policy_version == 3 and report.metrics["actor/lr"] == expected.metrics["actor/lr"] == 1e-2
     exported = load_file(tmp_path / "model_best/model.safetensors")
     assert exported and all(torch.equal(tensor, state[name]) for name, tensor in exported.items())
+    (sent,) = (tmp_path / "sent").iterdir()
+    arrived = {name: tensor for group in shared_memory.receive(str(sent), 3) for name, tensor in group.items()}
+    assert arrived.keys() == state.keys() and all(torch.equal(arrived[k], v.bfloat16()) for k, v in state.items())
     for key in ("actor/loss", "actor/grad_norm", "actor/entropy", "sdpo/divergence"):
         assert report.metrics[key] == pytest.approx(expected.metrics[key], rel=1e-5), key
     for name, value in dict(WeightSource(single.student.lm)).items():
