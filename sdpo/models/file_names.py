@@ -51,9 +51,9 @@ def names_in_files(
 
 
 def names_in_model(lm: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The reverse of `names_in_files`, as transformers loads a file. Names that `lm` does not have stay as they are."""
+    """The reverse of `names_in_files`, for an `lm` that was loaded from files. Unknown names stay as they are."""
     own = lm.state_dict()
-    conversions = _conversions(lm)
+    conversions = getattr(lm, "_weight_conversions", None) or []
     converters = [each for each in conversions if isinstance(each, WeightConverter)]
     renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
     of_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
@@ -70,15 +70,3 @@ def names_in_model(lm: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> 
         for name, tensor in each.convert(target, model=lm, config=lm.config).items():
             found[name] = tensor[0] if isinstance(tensor, list) else tensor
     return found
-
-
-def _conversions(lm: PreTrainedModel) -> list[WeightConverter | WeightRenaming]:
-    """Those that `lm` was loaded with; for one made from a configuration, those of its family."""
-    loaded_with = getattr(lm, "_weight_conversions", None)
-    if loaded_with is not None:
-        return loaded_with
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import PrefixChange
-
-    found = get_model_conversion_mapping(lm, add_legacy=False)
-    return [each for each in found if not isinstance(each, PrefixChange)]

@@ -131,10 +131,11 @@ def test_shards_are_cast_before_they_are_gathered_and_gathered_layer_by_layer(no
 
 
 def test_a_sharded_module_takes_its_part_of_what_arrives(no_process_group, tmp_path: Path) -> None:
-    source, target = families.build("qwen3_moe"), families.build("qwen3_moe")
+    source = families.build("qwen3_moe")
+    target = saved(source, tmp_path / "model")
     with torch.no_grad():
         for p in source.parameters():
             p.add_(1)
-    place = shared_memory.send(WeightSource(source).gathered(), str(tmp_path), 1)
+    place = shared_memory.send(WeightSource(source).gathered(), str(tmp_path / "sent"), 1)
     load_into(sharded(target), shared_memory.receive(place, 1))
     assert all(torch.equal(a.full_tensor(), b) for a, b in zip(target.parameters(), source.parameters(), strict=True))
