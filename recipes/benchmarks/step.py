@@ -8,6 +8,7 @@ python recipes/benchmarks/step.py --one-file                  # and the one-file
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -82,7 +83,7 @@ class Trainer:
     def rollout(self) -> list:
         """Groups of graded samples."""
         from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample
-        from sdpo.rollout.engine import GenerationRequest, SamplingSpec
+        from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 
         self.steps += 1
         spec = {"max_tokens": case.RESPONSE_TOKENS, "ignore_eos": True}
@@ -91,8 +92,7 @@ class Trainer:
             for p, ids in enumerate(self.prompt_ids)
             for i in range(case.RESPONSES)
         ]
-        done = {}
-        self.engine.generate(requests, lambda generation: done.__setitem__(generation.request_id, generation))
+        done = draw_all(self.engine, requests)
         groups = []
         for p, text in enumerate(case.PROMPTS):
             told = p < self.signal * len(case.PROMPTS)
@@ -137,7 +137,7 @@ class Trainer:
         from sdpo.weights import shared_memory
 
         self.base = getattr(self, "base", None) or shared_memory.new_base()
-        self.engine.load_weights(self.actor.publish(self.base), self.actor.policy_version)
+        asyncio.run(self.engine.load_weights(self.actor.publish(self.base), self.actor.policy_version))
 
     def step(self) -> dict:
         self.clock.take()

@@ -6,6 +6,7 @@ python recipes/benchmarks/sync.py --model models/smollm2-135m --engine hf vllm
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -38,7 +39,7 @@ def measure(config: Config, lm: PreTrainedModel, repeats: int) -> dict:
         start = time.perf_counter()
         folder = publish(source, base, version)
         published = time.perf_counter()
-        engine.load_weights(folder, version)
+        asyncio.run(engine.load_weights(folder, version))
         loaded = time.perf_counter()
         if version:
             seconds["publish"].append(published - start)

@@ -1,13 +1,14 @@
 """What every inference engine offers. Plain data, no heavy imports.
 
-An engine is driven by one thread. `generate` blocks until all requests are done and calls back as each one finishes, so
-that grading starts while the rest is still being generated.
+`generate` is awaited, one response at a time: an episode asks for its next turn, and a response is graded, while others
+are still being drawn. Engines draw together what waits together.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,7 +54,7 @@ class GenerationRequest:
     Example: GenerationRequest("train-7/3", [1, 512, 9], SamplingSpec(seed=request_seed(0, 12, "train-7", 3)))
     """
 
-    request_id: str  # unique within one `generate` call
+    request_id: str  # unique among those that wait
     prompt_ids: list[int]  # with the generation header; sent to the model as they are
     sampling: SamplingSpec = field(default_factory=SamplingSpec)
 
@@ -72,6 +73,7 @@ class Generation:
     response_ids: list[int]
     log_probs: list[float] | None
     finish_reason: FinishReason
+    fault: str = ""  # why the engine gave it up ("abort")
 
 
 class RolloutEngine(Protocol):
@@ -82,19 +84,26 @@ class RolloutEngine(Protocol):
         """Version of the weights that the next `generate` uses; -1 before the first load: those of the model folder."""
         ...
 
-    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
-        """Draw every response; `on_finished` is called in this thread, once per request, in the order of finishing.
+    max_model_len: int  # tokens of prompt and response
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Draw one response. What it is depends on the request and the weights, not on what is drawn beside it.
 
         Raises RolloutError when the engine died, ConfigError for a request that it can never serve (prompt too long).
-        An exception of `on_finished` aborts the running requests and is passed on.
+        A response that the engine gave up has the finish reason "abort".
         """
         ...
 
-    def load_weights(self, folder: str, version: int) -> None:
-        """Take the weights published in `folder` (see `sdpo.weights.shared_memory`).
+    async def load_weights(self, folder: str, version: int) -> None:
+        """Take the weights published in `folder` (see `sdpo.weights.shared_memory`). Not while a response is drawn.
 
         Raises RolloutError when the folder holds another version or the weights do not fit the model.
         """
+        ...
+
+    async def rest(self) -> None:
+        """Nothing will be drawn for a while: afterwards the engine holds nothing of what only drawing needs (memory,
+        random streams, modes of a shared module)."""
         ...
 
     def close(self) -> None:
@@ -106,3 +115,15 @@ def request_seed(base: int, step: int, prompt_uid: str, index: int) -> int:
     """Seed in [0, 2**63) of one response, the same on every machine and independent of batch order and of replicas."""
     text = f"{base}\x1f{step}\x1f{prompt_uid}\x1f{index}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def draw_all(engine: RolloutEngine, requests: Iterable[GenerationRequest]) -> dict[str, Generation]:
+    """By request id. For callers without an event loop."""
+
+    async def draw() -> list[Generation]:
+        try:
+            return await asyncio.gather(*map(engine.generate, requests))
+        finally:
+            await engine.rest()
+
+    return {generation.request_id: generation for generation in asyncio.run(draw())}

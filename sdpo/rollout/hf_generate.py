@@ -7,7 +7,7 @@ read once, and rows leave the batch as they finish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from sdpo.errors import ConfigError, RolloutError, first_line, problem
 from sdpo.models.dropout import evaluating
 from sdpo.rollout.engine import Generation, GenerationRequest
+from sdpo.rollout.engine_thread import EngineThread
 from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
 from sdpo.rollout.noise import RequestStreams
@@ -33,37 +34,44 @@ class HfEngine:
     def __init__(self, module: nn.Module, stop_ids: Sequence[int], max_model_len: int, batch_size: int = 256) -> None:
         self._module: nn.Module | None = module
         self._stop_ids = frozenset(stop_ids)
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._batch_size = batch_size
         self.policy_version = -1
+        self._thread = EngineThread(self._serve)
 
-    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
-        """See `RolloutEngine.generate`. Requests are served in order, `batch_size` at a time."""
-        module = self._alive()
-        for request in requests:
-            if not 1 <= len(request.prompt_ids) < self._max_model_len:
-                allowed = f"1 to {self._max_model_len - 1} tokens"
-                raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
-        with evaluating(module), turned_products(module), torch.no_grad():
-            for start in range(0, len(requests), self._batch_size):
-                self._generate_batch(module, requests[start : start + self._batch_size], on_finished)
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """See `RolloutEngine.generate`. What waits is drawn in its order, `batch_size` at a time."""
+        self._alive()
+        if not 1 <= len(request.prompt_ids) < self.max_model_len:
+            allowed = f"1 to {self.max_model_len - 1} tokens"
+            raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
+        return await self._thread.generate(request)
 
-    def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, folder: str, version: int) -> None:
         """See `RolloutEngine.load_weights`."""
-        load_into(self._alive(), transport_of(folder).receive(folder, version))
+        module = self._alive()
+        await self._thread.call(lambda: load_into(module, transport_of(folder).receive(folder, version)))
         self.policy_version = version
+
+    async def rest(self) -> None:
+        await self._thread.call(bool)  # comes behind the last batch
 
     def close(self) -> None:
         self._module = None
+        self._thread.close()
 
     def _alive(self) -> nn.Module:
         if self._module is None:
             raise RolloutError("the engine is closed; make a new one")
         return self._module
 
-    def _generate_batch(
-        self, module: nn.Module, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]
-    ) -> None:
+    def _serve(self, thread: EngineThread) -> None:
+        module = self._alive()
+        with evaluating(module), turned_products(module), torch.no_grad():
+            while requests := thread.take(self._batch_size):
+                self._generate_batch(module, requests, thread)
+
+    def _generate_batch(self, module: nn.Module, requests: Sequence[GenerationRequest], thread: EngineThread) -> None:
         device = next(module.parameters()).device
         with _of_the_model(module):
             batch, logits = _read_prompts(module, requests, device)
@@ -74,10 +82,10 @@ class HfEngine:
             for row, token, log_prob in zip(rows, ids.tolist(), log_probs.tolist(), strict=True):
                 row.ids.append(token)
                 row.log_probs.append(log_prob)
-            running = [index for index, row in enumerate(rows) if not row.finished]
             for row in rows:
                 if row.finished:
-                    on_finished(row.generation())
+                    thread.deliver(row.request, row.generation())
+            running = [i for i, row in enumerate(rows) if not row.finished and thread.wanted(row.request)]
             if not running:
                 return
             with _of_the_model(module):
@@ -89,7 +97,7 @@ class HfEngine:
                 logits = batch.step(module, ids)
 
     def _row(self, request: GenerationRequest) -> _Row:
-        limit = min(request.sampling.max_tokens, self._max_model_len - len(request.prompt_ids))
+        limit = min(request.sampling.max_tokens, self.max_model_len - len(request.prompt_ids))
         return _Row(request, limit, frozenset() if request.sampling.ignore_eos else self._stop_ids)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from sdpo.errors import RolloutError
@@ -14,33 +15,42 @@ Script = Mapping[str, Answer] | Callable[[GenerationRequest], Answer]
 
 class ScriptedEngine:
     """`script`: request id -> response ids (with the end-of-sequence id where the answer should have stopped), or a
-    function of the request. `calls` records what was asked in order: ("generate", ids) and ("load_weights", version).
+    function of the request. `calls` records what was asked in order: ("generate", id) and ("load_weights", version);
+    `requests` what was to be drawn.
 
     Responses longer than `max_tokens` are cut and finish with "length", as a real engine's do; log-probs are
     `log_prob` each.
 
     >>> engine = ScriptedEngine({"a": [5, 2]}, stop_ids=(2,))
-    >>> engine.generate([GenerationRequest("a", [1])], lambda generation: print(generation.finish_reason))
-    stop
+    >>> asyncio.run(engine.generate(GenerationRequest("a", [1]))).finish_reason
+    'stop'
     """
 
-    def __init__(self, script: Script, stop_ids: Sequence[int] = (), log_prob: float = -1.0) -> None:
+    def __init__(
+        self, script: Script, stop_ids: Sequence[int] = (), log_prob: float = -1.0, max_model_len: int = 1 << 20
+    ) -> None:
         self._script = script
         self._stop_ids = frozenset(stop_ids)
         self._log_prob = log_prob
         self.policy_version = -1
+        self.max_model_len = max_model_len
+        self.requests: list[GenerationRequest] = []
         self.calls: list[tuple[str, object]] = []
 
-    def generate(self, requests: Sequence[GenerationRequest], on_finished: Callable[[Generation], None]) -> None:
-        self.calls.append(("generate", [request.request_id for request in requests]))
-        for request in requests:
-            on_finished(self._answer(request))
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.calls.append(("generate", request.request_id))
+        self.requests.append(request)
+        await asyncio.sleep(0)  # as everywhere, others go on meanwhile
+        return self._answer(request)
 
-    def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, folder: str, version: int) -> None:
         """Checks the version label of the folder; reads no weights."""
         check_version(folder, version)
         self.calls.append(("load_weights", version))
         self.policy_version = version
+
+    async def rest(self) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         self.calls.append(("close", None))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -15,8 +15,8 @@ from sdpo.records import Grade, GradeStatus, Prompt
 
 
 class GraderPool(Protocol):
-    def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
-        """Starts grading; the returned function waits for the verdict."""
+    async def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
+        """The verdict; infra_error when the grader failed for good."""
 
     def metrics(self) -> dict[str, float]:
         """`grade/*`: speed and queue since the last call, faults of the sandbox since the start."""
@@ -90,11 +90,11 @@ class ThreadGraderPool:
         self._threads = ThreadPoolExecutor(config.grading.workers, thread_name_prefix="grader")
         self._meter = GradingMeter()
 
-    def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
+    async def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
         self._meter.begin()
         future = self._threads.submit(grade_or_infra_error, self._grader, prompt, response_text, truncated)
         future.add_done_callback(self._meter.end)
-        return future.result
+        return await asyncio.wrap_future(future)
 
     def metrics(self) -> dict[str, float]:
         return self._meter.take() | sandbox_faults(self._grader)

@@ -41,7 +41,8 @@ class InlineWorkers:
         if self._shares_module:  # same tensors: only the version moves
             self.rollout.engine.policy_version = self.policy_version
             return
-        self.rollout.load_weights(self.actor.publish(self._weights_base), self.policy_version)
+        folder = self.actor.publish(self._weights_base)
+        self.rollout.run(self.rollout.load_weights(folder, self.policy_version))
 
     def save(self, folder: str) -> None:
         self.actor.save(folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Callable
 
 import ray
 import torch
@@ -76,16 +77,16 @@ class RolloutRayWorker(Worker):
         return True
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL)
-    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
-        return self._rollout.generate(jobs, plan)
+    async def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+        return await self._rollout.draw(jobs, plan)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def grading_metrics(self) -> dict[str, float]:
         return self._rollout.graders.metrics()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_weights(self, folder: str, version: int) -> None:
-        self._rollout.load_weights(folder, version)
+    async def load_weights(self, folder: str, version: int) -> None:
+        await self._rollout.load_weights(folder, version)
 
 
 class GraderProcess:
@@ -128,15 +129,19 @@ class RayGraderPool:
         self._meter = GradingMeter()
         self._lost = 0  # responses in a row that ended every process they were given
         self._given_up = ""
+        self._again = asyncio.Lock()
 
-    def submit(self, prompt: Prompt, response_text: str, truncated: bool) -> Callable[[], Grade]:
+    async def grade(self, prompt: Prompt, response_text: str, truncated: bool) -> Grade:
         arguments = (prompt, response_text, truncated)
-        verdict = None
         if not self._given_up:
             self._meter.begin()
             verdict = self._send(arguments)
             verdict.future().add_done_callback(self._meter.end)
-        return lambda: self._wait(verdict, arguments)
+            try:
+                return self._alive(await verdict)
+            except ray.exceptions.RayActorError:
+                return await self._grade_again(arguments)
+        return self._lost_grade(self._given_up)
 
     def metrics(self) -> dict[str, float]:
         """Of this engine's responses; `RayWorkers` adds what the processes say of themselves."""
@@ -147,21 +152,26 @@ class RayGraderPool:
         self._next += 1
         return grader.grade.remote(*arguments)
 
-    def _wait(self, verdict: ray.ObjectRef | None, arguments: tuple[Prompt, str, bool]) -> Grade:
-        for attempt in range(self._retries + 1):
-            if verdict is None or self._given_up:
-                return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(self._given_up,))
-            try:
-                grade = ray.get(verdict)
-            except ray.exceptions.RayActorError:
-                verdict = self._send(arguments) if attempt < self._retries else None
-            else:
-                self._lost = 0
-                return grade
-        self._count_lost(arguments[0])
+    async def _grade_again(self, arguments: tuple[Prompt, str, bool]) -> Grade:
+        """One response at a time: most were only beside the one that ended the process."""
+        async with self._again:
+            for _ in range(self._retries):
+                if self._given_up:
+                    return self._lost_grade(self._given_up)
+                with contextlib.suppress(ray.exceptions.RayActorError):
+                    return self._alive(await self._send(arguments))
+            self._count_lost(arguments[0])
         source = arguments[0].data_source
-        flag = self._given_up or f"the grader process died each time on data_source {source!r}, {self._what}"
-        return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(flag,))
+        died = f"the grader process died each time on data_source {source!r}, {self._what}"
+        return self._lost_grade(self._given_up or died)
+
+    def _alive(self, grade: Grade) -> Grade:
+        self._lost = 0
+        return grade
+
+    @staticmethod
+    def _lost_grade(why: str) -> Grade:
+        return Grade(GradeStatus.INFRA_ERROR, reward=None, flags=(why,))
 
     def _count_lost(self, prompt: Prompt) -> None:
         self._lost += 1

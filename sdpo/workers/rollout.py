@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from torch import nn
 
 from sdpo.config.schema import Config
 from sdpo.models.load import load_tokenizer
-from sdpo.records import Grade, Group, Prompt, Sample
+from sdpo.records import Group, Prompt, Sample
 from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, request_seed
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tokens.response import ResponseText
 from sdpo.tokens.think import left_open
 from sdpo.workers.grader import GraderPool
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,32 +69,41 @@ class RolloutWorker:
         self.reasoning_parser = config.grading.reasoning_parser
         self.graders = graders
         self.engine = build_engine(config, device, module)
+        self._drawing = asyncio.Lock()  # weights do not change under a response
+        self._runner = asyncio.Runner()
 
     def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
-        """One graded group per job, in order. Blocks until the last response is graded."""
-        version = self.engine.policy_version
-        groups = [Group(job.prompt, [None] * plan.n) for job in jobs]
-        places: dict[str, tuple[Group, RenderedPrompt, int]] = {}
-        openings: dict[str, str] = {}
-        requests = []
-        for group, job in zip(groups, jobs, strict=True):
-            openings[job.prompt.uid] = left_open(self.chat.generation_header(job.prompt), self.reasoning_parser)
-            for index in range(plan.n):
-                name = f"{job.prompt.uid}/{index}"
-                places[name] = (group, job, index)
-                requests.append(GenerationRequest(name, job.prompt_ids, _sampling(plan, job.prompt.uid, index)))
-        waiting: list[tuple[Sample, Callable[[], Grade]]] = []
+        """`draw` for a caller without an event loop."""
+        return self.run(self.draw(jobs, plan))
 
-        def on_finished(generation: Generation) -> None:
-            group, job, index = places[generation.request_id]
-            sample = self._sample(generation, job, index, version, openings[job.prompt.uid])
-            group.samples[index] = sample
-            waiting.append((sample, self.graders.submit(job.prompt, sample.response_text, sample.truncated)))
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
 
-        self.engine.generate(requests, on_finished)
-        for sample, verdict in waiting:
-            sample.grade = verdict()
-        return groups
+    async def draw(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+        """One graded group per job, in order, when the last response is graded."""
+        async with self._drawing:
+            version = self.engine.policy_version
+            try:
+                async with asyncio.TaskGroup() as running:
+                    tasks = [
+                        [running.create_task(self._answer(*job, plan, index, version)) for index in range(plan.n)]
+                        for job in zip(jobs, map(self._opening, jobs), strict=True)
+                    ]
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # the first; the others were cancelled because of it
+            finally:
+                await self.engine.rest()
+        return [Group(job.prompt, [task.result() for task in own]) for job, own in zip(jobs, tasks, strict=True)]
+
+    async def _answer(self, job: RenderedPrompt, opening: str, plan: SamplingPlan, index: int, version: int) -> Sample:
+        name = f"{job.prompt.uid}/{index}"
+        request = GenerationRequest(name, job.prompt_ids, _sampling(plan, job.prompt.uid, index))
+        sample = self._sample(await self.engine.generate(request), job, index, version, opening)
+        sample.grade = await self.graders.grade(job.prompt, sample.response_text, sample.truncated)
+        return sample
+
+    def _opening(self, job: RenderedPrompt) -> str:
+        return left_open(self.chat.generation_header(job.prompt), self.reasoning_parser)
 
     def _sample(self, generation: Generation, job: RenderedPrompt, index: int, version: int, opening: str) -> Sample:
         return Sample(
@@ -104,11 +117,13 @@ class RolloutWorker:
             sampler_logprobs=generation.log_probs,
         )
 
-    def load_weights(self, folder: str, version: int) -> None:
-        self.engine.load_weights(folder, version)
+    async def load_weights(self, folder: str, version: int) -> None:
+        async with self._drawing:
+            await self.engine.load_weights(folder, version)
 
     def close(self) -> None:
         self.engine.close()
+        self._runner.close()
         self.graders.close()
 
 

@@ -28,7 +28,7 @@ ROW_OF = {part: row for row, parts in enumerate(ROWS) for part in parts}
 HOMES = {
     "ray": ("workers/",),
     "verl.single_controller": ("workers/",),
-    "vllm": ("rollout/vllm_engine.py", "weights/", "grading/vllm_calls.py"),
+    "vllm": ("rollout/vllm_engine.py", "rollout/vllm_async.py", "weights/", "grading/vllm_calls.py"),
     "hydra": ("config/compose.py", "main_sdpo.py"),
     "omegaconf": ("config/compose.py", "main_sdpo.py"),
     **dict.fromkeys(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -148,7 +149,7 @@ def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
     config = Config()
     config.custom_reward_function.path = write_function(tmp_path, "import sys; sys.exit(3)")
     pool = ThreadGraderPool(config)
-    grade = pool.submit(prompt("gold"), "answer", False)()
+    grade = asyncio.run(pool.grade(prompt("gold"), "answer", False))
     pool.close()
     assert (grade.status, grade.reward) == (GradeStatus.INFRA_ERROR, None)
     assert "compute_score: it calls sys.exit(3)" in grade.flags[0]

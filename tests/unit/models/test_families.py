@@ -20,7 +20,7 @@ from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_causal_lm, load_policy
 from sdpo.models.rotary import pin_rotary
 from sdpo.models.trial import check_scores
-from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec
+from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 from sdpo.rollout.hf_generate import HfEngine
 from sdpo.tokens.packing import pack_responses
 
@@ -247,9 +247,8 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, damage: str) -> Non
 def test_generation_gives_the_log_probs_of_training_or_one_line(family: str) -> None:
     module = families.trained(families.build(family))
     requests = [GenerationRequest(str(i), p, SamplingSpec(max_tokens=6)) for i, p in enumerate([[5, 6, 7], [8] * 9])]
-    done: dict[str, Generation] = {}
     try:
-        HfEngine(module.lm, (1,), 64).generate(requests, lambda found: done.update({found.request_id: found}))
+        done = draw_all(HfEngine(module.lm, (1,), 64), requests)
     except RolloutError as error:
         assert family in ("mamba", "qwen3_next", "recurrent_gemma")
         assert "name=vllm" in str(error) and "\n" not in str(error) and type(module.lm).__name__ in str(error)

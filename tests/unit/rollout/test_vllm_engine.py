@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from sdpo.config.schema import RolloutConfig
 from sdpo.errors import ConfigError, ModelError, RolloutError
-from sdpo.rollout.engine import GenerationRequest, SamplingSpec
+from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 from sdpo.rollout.hf_generate import HfEngine
 from sdpo.rollout.noise import process_logits
 from sdpo.weights import shared_memory
@@ -44,13 +45,7 @@ def original_weights(request, llama_folder, tmp_path):
         from safetensors.torch import load_file
 
         folder = shared_memory.send([load_file(f"{llama_folder}/model.safetensors")], str(tmp_path / "original"), 0)
-        request.getfixturevalue("engine").load_weights(folder, 0)
-
-
-def collect(engine, requests):
-    done = {}
-    engine.generate(requests, lambda generation: done.__setitem__(generation.request_id, generation))
-    return done
+        asyncio.run(request.getfixturevalue("engine").load_weights(folder, 0))
 
 
 def requests(temperature=1.0, max_tokens=30, names=tuple(PROMPTS), **more):
@@ -82,17 +77,17 @@ def permuted(model):
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_log_probs_are_those_of_the_trainers_forward_pass_despite_generation_config_json(engine, llama, temperature):
-    for name, generation in collect(engine, requests(temperature)).items():
+    for name, generation in draw_all(engine, requests(temperature)).items():
         expected = forward_log_probs(llama, PROMPTS[name], generation.response_ids, temperature)
         assert len(generation.log_probs) == len(generation.response_ids)
         assert (torch.tensor(generation.log_probs) - expected).abs().max() < 2e-5
 
 
 def test_top_k_and_top_p_renormalize_the_log_probs(engine, llama):
-    (generation,) = collect(engine, requests(1.0, names=("d",), top_k=1)).values()
+    (generation,) = draw_all(engine, requests(1.0, names=("d",), top_k=1)).values()
     assert generation.log_probs == pytest.approx([0.0] * len(generation.response_ids), abs=1e-6)
     spec = SamplingSpec(top_p=0.6, top_k=20)
-    (generation,) = collect(engine, requests(1.0, names=("d",), top_p=0.6, top_k=20)).values()
+    (generation,) = draw_all(engine, requests(1.0, names=("d",), top_p=0.6, top_k=20)).values()
     with torch.no_grad():
         logits = llama(torch.tensor([PROMPTS["d"] + generation.response_ids])).logits[0, 1:-1]
     expected = process_logits(logits, [spec] * len(logits)).log_softmax(-1)
@@ -102,8 +97,8 @@ def test_top_k_and_top_p_renormalize_the_log_probs(engine, llama):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_it_answers_with_the_tokens_of_the_hugging_face_engine(engine, llama, temperature):
-    reference = collect(HfEngine(llama, STOP_IDS, 160), requests(temperature))
-    done = collect(engine, requests(temperature))
+    reference = draw_all(HfEngine(llama, STOP_IDS, 160), requests(temperature))
+    done = draw_all(engine, requests(temperature))
     assert ids(done) == ids(reference)
     for name in PROMPTS:
         assert done[name].finish_reason == reference[name].finish_reason
@@ -111,23 +106,23 @@ def test_it_answers_with_the_tokens_of_the_hugging_face_engine(engine, llama, te
 
 
 def test_temperature_zero_is_repeatable_and_finite(engine):
-    first, second = (collect(engine, requests(0.0)) for _ in range(2))
+    first, second = (draw_all(engine, requests(0.0)) for _ in range(2))
     assert ids(first) == ids(second)
     assert all(torch.isfinite(torch.tensor(generation.log_probs)).all() for generation in first.values())
     assert ids(first)["a"] == ids(first)["b"]
 
 
 def test_equal_seeds_give_equal_ids_in_any_company_and_different_seeds_differ(engine):
-    first = collect(engine, requests())
-    assert ids(collect(engine, requests())) == ids(first)
-    assert ids(collect(engine, requests(names=("e", "b")))) == {name: ids(first)[name] for name in ("e", "b")}
+    first = draw_all(engine, requests())
+    assert ids(draw_all(engine, requests())) == ids(first)
+    assert ids(draw_all(engine, requests(names=("e", "b")))) == {name: ids(first)[name] for name in ("e", "b")}
     assert ids(first)["a"] != ids(first)["b"]
 
 
 def test_any_of_the_stop_ids_ends_a_response_and_is_part_of_it(engine):
     many = [GenerationRequest(str(i), [1, 5], SamplingSpec(max_tokens=40, seed=i)) for i in range(60)]
     ends = set()
-    for generation in collect(engine, many).values():
+    for generation in draw_all(engine, many).values():
         body, last = generation.response_ids[:-1], generation.response_ids[-1]
         assert not set(STOP_IDS) & set(body)
         assert generation.finish_reason == ("stop" if last in STOP_IDS else "length")
@@ -137,53 +132,52 @@ def test_any_of_the_stop_ids_ends_a_response_and_is_part_of_it(engine):
 
 
 def test_ignoring_stop_ids_fills_the_limit_and_log_probs_can_be_left_out(engine):
-    done = collect(engine, requests(max_tokens=40, ignore_eos=True, log_probs=False))
+    done = draw_all(engine, requests(max_tokens=40, ignore_eos=True, log_probs=False))
     assert all(len(g.response_ids) == 40 and g.finish_reason == "length" for g in done.values())
     assert all(generation.log_probs is None for generation in done.values())
 
 
-def test_a_finished_response_is_reported_while_others_still_run_and_an_error_there_stops_them(engine):
-    short = GenerationRequest("short", [1, 5], SamplingSpec(max_tokens=1))
-    seen = []
+def test_a_request_joins_between_two_steps_and_is_handed_on_while_others_run_and_others_are_given_up(engine):
+    async def run():
+        long = [asyncio.create_task(engine.generate(r)) for r in requests(max_tokens=60, ignore_eos=True)]
+        await asyncio.sleep(0.05)
+        short = await engine.generate(GenerationRequest("short", [1, 5], SamplingSpec(max_tokens=1)))
+        assert len(short.response_ids) == 1 and not any(task.done() for task in long)
+        for task in long:
+            task.cancel()
 
-    def fail_at_the_first(generation):
-        seen.append(generation.request_id)
-        raise KeyError("grader")
-
-    with pytest.raises(KeyError, match="grader"):
-        engine.generate([*requests(ignore_eos=True), short], fail_at_the_first)
-    assert seen == ["short"]
-    assert set(collect(engine, requests())) == set(PROMPTS)  # nothing of the aborted call comes back
+    asyncio.run(run())
+    assert set(draw_all(engine, requests())) == set(PROMPTS)  # nothing of those given up comes back
 
 
 def test_reloaded_weights_equal_a_fresh_engine_and_use_no_cached_prefix(engine, llama, tmp_path):
-    before = collect(engine, requests(0.0))  # fills the prefix cache
+    before = draw_all(engine, requests(0.0))  # fills the prefix cache
     llama.load_state_dict(permuted(llama))
-    engine.load_weights(shared_memory.send(WeightSource(llama).gathered(), str(tmp_path / "w"), 3), 3)
+    asyncio.run(engine.load_weights(shared_memory.send(WeightSource(llama).gathered(), str(tmp_path / "w"), 3), 3))
     assert engine.policy_version == 3
-    after = collect(engine, requests(0.0))
+    after = draw_all(engine, requests(0.0))
     assert all(ids(after)[name] != ids(before)[name] for name in PROMPTS)
     for name, generation in after.items():
         expected = forward_log_probs(llama, PROMPTS[name], generation.response_ids, 1.0)
         assert (torch.tensor(generation.log_probs) - expected).abs().max() < 2e-5
     llama.save_pretrained(tmp_path / "fresh")
     fresh = start(str(tmp_path / "fresh"))
-    assert collect(fresh, requests(0.0)) == after
+    assert draw_all(fresh, requests(0.0)) == after
     fresh.close()
-    assert collect(engine, requests(0.0)) == after  # closing one engine leaves the other alone
+    assert draw_all(engine, requests(0.0)) == after  # closing one engine leaves the other alone
 
 
 def test_weights_that_are_not_the_ones_asked_for_or_do_not_fit_are_refused(engine, llama, tmp_path):
     state = permuted(llama)
     folder = shared_memory.send([state], str(tmp_path / "w"), 5)
-    before = collect(engine, requests(0.0))
+    before = draw_all(engine, requests(0.0))
     with pytest.raises(RolloutError, match="weights.version: got 5; allowed: 6"):
-        engine.load_weights(folder, 6)
+        asyncio.run(engine.load_weights(folder, 6))
     del state["model.norm.weight"]
     folder = shared_memory.send([state], str(tmp_path / "w"), 6)
     with pytest.raises(RolloutError, match="weights.missing"):
-        engine.load_weights(folder, 6)
-    assert collect(engine, requests(0.0)) == before
+        asyncio.run(engine.load_weights(folder, 6))
+    assert draw_all(engine, requests(0.0)) == before
     assert engine.policy_version == 0
 
 
@@ -191,7 +185,7 @@ def test_the_trainers_random_stream_and_threads_are_left_alone(engine):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    collect(engine, requests())
+    draw_all(engine, requests())
     assert torch.equal(torch.rand(3), expected)
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
@@ -199,14 +193,12 @@ def test_the_trainers_random_stream_and_threads_are_left_alone(engine):
     torch.set_num_threads(threads)
 
 
-def test_a_request_that_cannot_be_served_is_refused_before_any_runs(engine):
-    seen = []
+def test_a_request_that_cannot_be_served_is_refused_and_named(engine):
     with pytest.raises(ConfigError, match="prompt length: got 160; allowed: 1 to 159"):
-        engine.generate([*requests(), GenerationRequest("long", [1] * 160)], seen.append)
+        draw_all(engine, [*requests(), GenerationRequest("long", [1] * 160)])
     with pytest.raises(RolloutError, match="request_id"):
-        engine.generate(requests(names=("a", "a")), seen.append)
-    assert seen == []
-    (generation,) = collect(engine, [GenerationRequest("fits", [5] * 157, SamplingSpec(ignore_eos=True))]).values()
+        draw_all(engine, requests(names=("a", "a")))
+    (generation,) = draw_all(engine, [GenerationRequest("fits", [5] * 157, SamplingSpec(ignore_eos=True))]).values()
     assert (len(generation.response_ids), generation.finish_reason) == (3, "length")
 
 
@@ -218,9 +210,9 @@ def test_an_engine_that_failed_says_so_and_does_not_go_on(engine, monkeypatch):
 
     monkeypatch.setattr(inner, "step", die)
     with pytest.raises(RolloutError, match="vLLM failed while generating: RuntimeError: out of memory"):
-        collect(engine, requests())
+        draw_all(engine, requests())
     with pytest.raises(RolloutError, match="failed before"):
-        collect(engine, requests())
+        draw_all(engine, requests())
     monkeypatch.undo()
     inner.abort_request(list(inner.output_processor.request_states), internal=True)
     engine._engine = inner

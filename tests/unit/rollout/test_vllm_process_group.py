@@ -17,15 +17,15 @@ pytestmark = [
 SCRIPT = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 from sdpo.config.schema import RolloutConfig
-from sdpo.rollout.engine import GenerationRequest, SamplingSpec
+from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 from sdpo.rollout.vllm_engine import VllmEngine
 
 def rank(rank, world, store, folder):
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     if rank == 0:
         engine = VllmEngine(folder, RolloutConfig(max_num_seqs=8), 50, 50, "cpu", (2,))
-        engine.generate([GenerationRequest("a", [1, 5], SamplingSpec(max_tokens=9, ignore_eos=True))],
-                        lambda generation: print("ids", generation.response_ids, flush=True))
+        done = draw_all(engine, [GenerationRequest("a", [1, 5], SamplingSpec(max_tokens=9, ignore_eos=True))])
+        print("ids", done["a"].response_ids, flush=True)
         engine.close()
     total = torch.ones(1)
     dist.all_reduce(total)

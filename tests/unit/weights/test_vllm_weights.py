@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from sdpo.config.schema import RolloutConfig
-from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec
+from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, draw_all
 from sdpo.weights.source import WeightSource
 from sdpo.weights.transport import publish
 
@@ -30,9 +31,7 @@ def mixture() -> PreTrainedModel:
 def drawn(engine) -> list[tuple[list[int], Generation]]:
     prompts = {str(i): [1, 5 + i, 9] for i in range(4)}
     asked = [GenerationRequest(name, ids, SamplingSpec(seed=7, max_tokens=20)) for name, ids in prompts.items()]
-    done: list[Generation] = []
-    engine.generate(asked, done.append)
-    return [(prompts[generation.request_id], generation) for generation in done]
+    return [(prompts[name], generation) for name, generation in draw_all(engine, asked).items()]
 
 
 def off(lm: PreTrainedModel, prompt: list[int], generation: Generation) -> float:
@@ -56,7 +55,7 @@ def test_after_each_sync_experts_are_scored_as_the_trainer_does(tmp_path: Path) 
                     p.add_(torch.randn_like(p), alpha=0.05)
             assert max(off(lm, *each) for each in drawn(engine)) > 0.1
             place = publish(WeightSource(lm, torch.float32), str(tmp_path / "sent"), version)
-            engine.load_weights(place, version)
+            asyncio.run(engine.load_weights(place, version))
         assert max(off(lm, *each) for each in drawn(engine)) < 1e-4
     engine.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 
 import pytest
@@ -16,7 +17,13 @@ GRADE = Grade(GradeStatus.OK, 1.0, 1.0)
 
 
 class Reference(str):
-    """Stands in for what Ray promises: the text, done at once."""
+    """Stands in for what Ray promises: done at once, with what `get` makes of the text."""
+
+    get = None
+
+    def __await__(self):
+        yield from ()
+        return Reference.get(self)
 
     def future(self) -> Future:
         future: Future = Future()
@@ -25,7 +32,7 @@ class Reference(str):
 
 
 class Process:
-    """Stands in for an actor: `remote` keeps the text, `ray.get` of it decides."""
+    """Stands in for an actor: `remote` keeps the text, awaiting it decides."""
 
     def __init__(self) -> None:
         self.grade, self.killed = self, False
@@ -48,15 +55,17 @@ def pool(monkeypatch):
             raise ray.exceptions.ActorDiedError()
         return GRADE
 
-    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(Reference, "get", staticmethod(get))
     monkeypatch.setattr(ray, "kill", lambda process: setattr(process, "killed", True))
     made.processes = processes
     return made
 
 
 def grades(pool, texts):
-    verdicts = [pool.submit(Prompt("p", (), "exact", "gold"), text, False) for text in texts]
-    return [verdict() for verdict in verdicts]
+    async def all_at_once():
+        return await asyncio.gather(*(pool.grade(Prompt("p", (), "exact", "gold"), text, False) for text in texts))
+
+    return asyncio.run(all_at_once())
 
 
 def test_a_response_whose_process_died_is_graded_again(pool):

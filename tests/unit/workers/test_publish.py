@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from sdpo.config.schema import Config
 from sdpo.rollout.build import build_engine
-from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec
+from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 from sdpo.weights import in_process, shared_memory
 from sdpo.weights.coverage import check_coverage
 from sdpo.workers.actor import Actor, split_over_ranks
@@ -53,13 +54,12 @@ def test_fused_experts_train_and_an_engine_that_took_them_samples_with_the_train
     actor.update(split_over_ranks([mini_batch], actor_config.actor_rollout_ref.actor, 1)[0])
     assert (experts - before).abs().amax(dim=(1, 2)).min() > 1e-4  # each of the four
     base = transport.new_base()
-    engine.load_weights(actor.publish(base), actor.policy_version)
+    asyncio.run(engine.load_weights(actor.publish(base), actor.policy_version))
     transport.remove_base(base)
-    done: list[Generation] = []
     asked = [GenerationRequest(str(i), [1, 5 + i], SamplingSpec(seed=i, max_tokens=8)) for i in range(4)]
-    engine.generate(asked, done.append)
+    done = draw_all(engine, asked)
     actor.student.eval()
-    for generation in done:
+    for generation in done.values():
         prompt = asked[int(generation.request_id)].prompt_ids
         ids = torch.tensor([prompt + generation.response_ids])
         with torch.no_grad():
