@@ -87,20 +87,42 @@ class Grade:
         return self.status not in UNGRADED
 
 
+Span = tuple[int, int]  # half-open range of a sequence of token ids
+
+
+@dataclass
+class Turn:
+    """One answer of the policy in an episode of several."""
+
+    sequence: int  # which of the sample's token sequences it is in
+    span: Span  # where
+    text: str
+    finish_reason: FinishReason
+    said: tuple[dict[str, Any], ...] | None = None  # the messages since the turn before; None: nobody knows
+    feedback: str = ""  # of the environment: what the teacher is told just before this turn
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
 @dataclass
 class Sample:
-    """One response to one prompt. `sampler_logprobs[t]` belongs to `response_ids[t]` (natural log, at the rollout
-    temperature, from the inference engine)."""
+    """One response to one prompt, or one episode. `sampler_logprobs[t]` belongs to `response_ids[t]` (natural log, at
+    the rollout temperature, from the inference engine)."""
 
     prompt_uid: str
     index: int  # position in its group, from 0
     prompt_ids: list[int]
-    response_ids: list[int]  # with the end-of-sequence id when the model wrote one
-    response_text: str  # decoded, behind the mark of reasoning that the prompt left open (sdpo.tokens.response)
+    response_ids: list[int]  # with the end-of-sequence id when the model wrote one; of all turns, and nothing else
+    response_text: str  # decoded, behind the mark of reasoning that the prompt left open; of an episode: the answer
     finish_reason: FinishReason
     policy_version: int  # number of optimizer steps behind the weights that sampled it
     sampler_logprobs: list[float] | None = None
     grade: Grade | None = None
+    turns: list[Turn] = field(default_factory=list)  # of an episode of several; empty: the response follows the prompt
+    sequences: list[list[int]] = field(default_factory=list)  # its tokens as the engine saw them; more than one: forks
+    staleness: int = 0  # rollout batches that the actor has learned from since it was drawn
 
     @property
     def truncated(self) -> bool:
@@ -123,11 +145,12 @@ class Reprompt:
     Reprompt([1, 512, ...], "<user>2+2?\\nCorrect solution:\\n\\n4 ...", demonstration_index=3, used_feedback=False)
     """
 
-    prompt_ids: list[int]  # ends with the generation header; the student's response ids follow verbatim
+    prompt_ids: list[int]  # ends with the generation header; the student's ids follow verbatim. [] : only `turns`
     text: str  # the same, decoded for people
     demonstration_index: int | None  # index of the sibling in the group
     used_feedback: bool
     trimmed_tokens: int = 0  # cut from feedback and demonstration to fit `max_reprompt_len`
+    turns: dict[int, list[int]] = field(default_factory=dict)  # turn with a hint of its own -> all that precedes it
 
 
 class MicroBatchShare(NamedTuple):
@@ -138,7 +161,6 @@ class MicroBatchShare(NamedTuple):
     share: float  # of the step's responses, those without a signal too
 
 
-Span = tuple[int, int]  # half-open range of a row's `token_ids`
 RowKey = tuple[str, int]  # prompt uid, index in the group: names the sample, also when it became several rows
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from sdpo.algorithms.rows import REWARD_TOLERANCE, fraction, row_of, usable
+from sdpo.algorithms.rows import REWARD_TOLERANCE, fraction, rows_of, usable
 from sdpo.config.schema import Config
 from sdpo.records import Group, PolicyGradient, RoutedRows
 
@@ -84,9 +84,12 @@ class Grpo:
     def route(self, groups: list[Group], step: int) -> RoutedRows:
         advantages = advantages_of(groups, self.divide_by_std)
         rows = [
-            [row_of(s, policy_gradient=PolicyGradient(own[s.index])) for s in group.samples if s.index in own]
-            if any(own.values())
-            else []
+            [
+                row
+                for sample in group.samples
+                if sample.index in own and any(own.values())
+                for row in rows_of(sample, policy_gradient=PolicyGradient(own[sample.index]))
+            ]
             for group, own in zip(groups, advantages, strict=True)
         ]
         return RoutedRows(rows, {"grpo/zero_advantage_group_frac": constant_group_frac(advantages)})

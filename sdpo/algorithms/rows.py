@@ -9,7 +9,7 @@ from typing import Any
 
 from sdpo.algorithms.micro_batch_shares import set_shares
 from sdpo.config.schema import ActorConfig
-from sdpo.records import Group, MiniBatch, RoutedRows, Sample, TrainBatch, TrainRow
+from sdpo.records import Distillation, Group, MiniBatch, Reprompt, RoutedRows, Sample, TrainBatch, TrainRow
 
 REWARD_TOLERANCE = 1e-9  # rewards closer than this are equal: ten tests of weight 0.1 sum to 0.9999999999999999
 
@@ -28,11 +28,40 @@ def is_success(sample: Sample, threshold: float) -> bool:
     )
 
 
-def row_of(sample: Sample, **components: Any) -> TrainRow:
-    """The row of an answer to a single prompt; `components` as in `TrainRow.single_turn`."""
-    ids = sample.prompt_ids, sample.response_ids
-    logprobs = sample.sampler_logprobs
-    return TrainRow.single_turn(sample.prompt_uid, sample.index, *ids, sampler_logprobs=logprobs, **components)
+def rows_of(sample: Sample, reprompt: Reprompt | None = None, **components: Any) -> list[TrainRow]:
+    """One row of an answer to a prompt, one of each token sequence of an episode; `components` as in `TrainRow`.
+
+    With a reprompt the response is distilled: turns behind it in the place of the prompt, those with a hint of their
+    own behind that.
+    """
+    name, logprobs = (sample.prompt_uid, sample.index), sample.sampler_logprobs
+    if not sample.turns:
+        ids = sample.prompt_ids, sample.response_ids
+        teacher = None if reprompt is None else reprompt.prompt_ids
+        return [TrainRow.single_turn(*name, *ids, teacher, sampler_logprobs=logprobs, **components)]
+    starts = [0, *itertools.accumulate(stop - start for start, stop in (turn.span for turn in sample.turns))]
+    rows = []
+    for number, ids in enumerate(sample.sequences):
+        own = [place for place, turn in enumerate(sample.turns) if turn.sequence == number]
+        spans = tuple(sample.turns[place].span for place in own)
+        drawn = logprobs and [p for place in own for p in logprobs[starts[place] : starts[place + 1]]]
+        if reprompt is not None:
+            contexts = [_teacher_context(sample, reprompt, place) for place in own]
+            told = zip(spans, contexts, strict=True)
+            components["distillation"] = tuple(Distillation(span, c) for span, c in told if c is not None)
+        rows.append(TrainRow(*name, ids, spans, drawn, **components))
+    return rows if reprompt is None else [row for row in rows if row.distillation]
+
+
+def _teacher_context(sample: Sample, reprompt: Reprompt, place: int) -> list[int] | None:
+    """All that the teacher reads before a turn; None: it is told nothing about it."""
+    if place in reprompt.turns:
+        return reprompt.turns[place]
+    turn, asked = sample.turns[place], sample.prompt_ids
+    ids = sample.sequences[turn.sequence]
+    if not reprompt.prompt_ids or ids[: len(asked)] != asked:
+        return None
+    return [*reprompt.prompt_ids, *ids[len(asked) : turn.span[0]]]
 
 
 def train_batch(groups: list[Group], routed: RoutedRows, actor: ActorConfig) -> TrainBatch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from sdpo.algorithms.rows import fraction, row_of, usable, usable_samples
+from sdpo.algorithms.rows import fraction, rows_of, usable, usable_samples
 from sdpo.config.schema import Config
 from sdpo.kernels.divergence import Divergence
 from sdpo.kernels.policy import loss_temperature
@@ -75,9 +75,10 @@ class Sdpo:
         told = Reprompted(self.reprompts, groups, step)
         rows: list[list[TrainRow]] = [
             [
-                row_of(sample, teacher_prompt_ids=reprompts[sample.index].prompt_ids)
+                row
                 for sample in group.samples
                 if sample.index in reprompts
+                for row in rows_of(sample, reprompts[sample.index])
             ]
             for group, reprompts in zip(groups, told.by_group, strict=True)
         ]

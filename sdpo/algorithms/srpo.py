@@ -7,7 +7,7 @@ normalisation is over all routed tokens: the root configuration sets `loss_norma
 from __future__ import annotations
 
 from sdpo.algorithms.grpo import advantages_of, constant_group_frac
-from sdpo.algorithms.rows import fraction, is_success, row_of
+from sdpo.algorithms.rows import fraction, is_success, rows_of
 from sdpo.algorithms.sdpo import Reprompted, RepromptSource
 from sdpo.config.schema import Config
 from sdpo.records import Group, PolicyGradient, Reprompt, RoutedRows, TrainRow
@@ -43,7 +43,7 @@ class Srpo:
             if sample.index not in advantages:
                 continue
             if reprompt is not None and not is_success(sample, self.threshold):
-                rows.append(row_of(sample, teacher_prompt_ids=reprompt.prompt_ids))
+                rows += rows_of(sample, reprompt)
             elif any(advantages.values()):
-                rows.append(row_of(sample, policy_gradient=PolicyGradient(advantages[sample.index])))
+                rows += rows_of(sample, policy_gradient=PolicyGradient(advantages[sample.index]))
         return rows

@@ -76,6 +76,8 @@ CLOSED: dict[str, tuple[float, float]] = {
     f"{_ROLLOUT}.max_num_batched_tokens": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_num_seqs": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_log_prob_diff": (0, _NO_LIMIT),
+    f"{_ROLLOUT}.retries": (0, _NO_LIMIT),
+    f"{_ROLLOUT}.environment.max_seconds": (0, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.n": (1, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.temperature": (0, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.top_k": (-1, _NO_LIMIT),

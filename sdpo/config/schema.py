@@ -134,6 +134,14 @@ class ValKwargsConfig:
 
 
 @dataclass
+class EnvironmentConfig:
+    name: str = "single_turn"  # single_turn (one answer, graded) | python (tool calls, then an answer) | a class of the file
+    path: str | None = None  # Python file with your own environment (docs/extending.md)
+    settings: dict[str, Any] = field(default_factory=dict)  # arguments of its class; python: max_calls=4, feedback=true
+    max_seconds: float = 0  # of one episode, whose last answer is graded then; 0: no limit
+
+
+@dataclass
 class RolloutConfig:
     name: str = "vllm"  # vllm | hf
     n: int = 8  # responses per prompt (the group)
@@ -153,6 +161,8 @@ class RolloutConfig:
     calculate_log_probs: bool = True  # return the sampler's log-probs
     max_log_prob_diff: float | None = None  # nats; a step in which engine and trainer differ by more, on average (`rollout/log_prob_diff_mean`), stops the run; null: 0.01 in float32, 0.2 in half precision, no limit with top_p or top_k; 0: none
     ignore_eos: bool = False  # generate to the limit (benchmarks)
+    retries: int = 2  # of a response that the engine gave up; then it is masked and counted
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)  # what happens between prompt and grade
     val_kwargs: ValKwargsConfig = field(default_factory=ValKwargsConfig)  # sampling for validation
 
 

@@ -93,6 +93,10 @@ def _check_distillation(config: Config) -> None:
     _check_teacher_dtype(config)
     if settings.loss_normalization == "micro_batch":
         log.warning("%s.loss_normalization=micro_batch: the loss depends on the micro-batch size", _DISTILL)
+        environment = config.actor_rollout_ref.rollout.environment
+        if (environment.name, environment.path) != ("single_turn", None):
+            allowed = "component | all with an environment of several turns"
+            raise _refuse(f"{_DISTILL}.loss_normalization", "micro_batch", allowed)
     if config.actor_rollout_ref.rollout.n == 1 and settings.dont_reprompt_on_self_success:
         if not settings.include_environment_feedback:
             fix = f"raise it, or set {_DISTILL}.include_environment_feedback=true"

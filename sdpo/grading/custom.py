@@ -21,12 +21,12 @@ class CustomFault(Exception):
     """The function raised, or returned something that is no reward: a fault of the grader."""
 
 
-def load_function(path: str, name: str) -> Callable[..., Any]:
-    """Raises ConfigError when the file or the function is not there."""
+def load_function(path: str, name: str, field: str = FIELD) -> Callable[..., Any]:
+    """A function or class of the file that `field` names. Raises ConfigError when it is not there."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ConfigError(problem(f"{FIELD}.path", path, "a Python file"))
-    spec = importlib.util.spec_from_file_location("sdpo_custom_reward", file)
+        raise ConfigError(problem(f"{field}.path", path, "a Python file"))
+    spec = importlib.util.spec_from_file_location(f"sdpo_file_of_{field.rpartition('.')[2]}", file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     try:
@@ -34,11 +34,11 @@ def load_function(path: str, name: str) -> Callable[..., Any]:
         # Not through the loader: its bytecode cache takes a file edited within a second for the old one.
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
-        raise ConfigError(f"{FIELD}.path: {path} cannot be imported: {told(error)}") from error
+        raise ConfigError(f"{field}.path: {path} cannot be imported: {told(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(problem(f"{FIELD}.name", name, ", ".join(names) or f"a function of {path}"))
+        raise ConfigError(problem(f"{field}.name", name, ", ".join(names) or f"a function of {path}"))
     return function
 
 

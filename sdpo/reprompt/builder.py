@@ -87,23 +87,53 @@ class RepromptBuilder:
         sibling = None if source is None else group.samples[source]
         demonstration = None if sibling is None else demonstration_text(sibling, self._config)
         told = _Told(demonstration, feedback_for(sample, sibling is not None, self._config))
-        if told.nothing:
+        hinted = [at for at, turn in enumerate(sample.turns) if turn.feedback.strip()]
+        if not self._config.include_environment_feedback:
+            hinted = []
+        if told.nothing and not hinted:
             counts["none"] += 1
             return None
-        fitted = self._fit(group.prompt, told)
-        if fitted is None:
+        found = ((at, self._before_turn(group.prompt, sample, at)) for at in hinted)
+        turns = {at: context for at, context in found if context is not None}
+        fitted = None if told.nothing else self._fit(group.prompt, told)
+        if fitted is None and not turns:
             counts["masked_overlong"] += 1
             return None
-        told, ids, trimmed = fitted
+        told, ids, trimmed = fitted or (_Told(None, None), [], 0)
+        shown = self._messages(group.prompt, told), group.prompt.tools, group.prompt.template_kwargs
+        hints = [self._chat.decode(context, skip_special_tokens=False) for context in turns.values()]
         return Reprompt(
             prompt_ids=ids,
-            text=self._chat.render_text(
-                self._messages(group.prompt, told), group.prompt.tools, group.prompt.template_kwargs
-            ),
+            text="\n\n".join([*([self._chat.render_text(*shown)] if ids else []), *hints]),
             demonstration_index=None if sibling is None or told.demonstration is None else sibling.index,
-            used_feedback=told.feedback is not None,
+            used_feedback=told.feedback is not None or bool(turns),
             trimmed_tokens=trimmed,
+            turns=turns,
         )
+
+    def _before_turn(self, prompt: Prompt, sample: Sample, at: int) -> list[int] | None:
+        """What the teacher reads before a turn that has feedback of its own: history as it was, then, in or behind the
+        last message, the hint. None when nothing of it fits."""
+        turn = sample.turns[at]
+        if turn.said is None:
+            return None
+        if not turn.said:
+            fitted = self._fit(prompt, _Told(None, turn.feedback))
+            return fitted and fitted[1]
+        ids, start = sample.sequences[turn.sequence], turn.span[0]
+        began = max(t.span[1] for t in sample.turns if t.sequence == turn.sequence and t.span[1] <= start)
+        # The end of the answer before, where the model wrote it itself.
+        written = len(self._chat.continuation_ids(prompt, turn.said)) - (start - began)
+
+        def context(piece: str) -> list[int]:
+            said = with_hint(turn.said, self._templates.hint(piece))
+            return [*ids[:began], *self._chat.continuation_ids(prompt, said)[written:]]
+
+        room = self._config.max_reprompt_len - len(sample.prompt_ids) + start
+        if len(whole := context(turn.feedback)) <= room:
+            return whole
+        piece = self._longest(turn.feedback, lambda text: len(context(text)) <= room)
+        return None if piece is None else context(piece)
 
     def _fit(self, prompt: Prompt, told: _Told) -> tuple[_Told, list[int], int] | None:
         """Trim to `max_reprompt_len`: what is told, the prompt ids, the tokens cut. None when nothing told fits.
@@ -122,28 +152,32 @@ class RepromptBuilder:
             )
         whole = len(ids)
         if told.feedback is not None:
-            told = self._longest(prompt, told.feedback, lambda text: _Told(told.demonstration, text))
-        if told.demonstration is not None and len(self._ids(prompt, told)) > limit:
-            told = self._longest(prompt, told.demonstration, lambda text: _Told(text, None))
+            shown = told.demonstration
+            told = _Told(shown, self._longest(told.feedback, lambda text: self._fits(prompt, _Told(shown, text))))
+        if told.demonstration is not None and not self._fits(prompt, told):
+            told = _Told(self._longest(told.demonstration, lambda text: self._fits(prompt, _Told(text, None))), None)
         ids = self._ids(prompt, told)
         return None if told.nothing or len(ids) > limit else (told, ids, whole - len(ids))
 
-    def _longest(self, prompt: Prompt, text: str, make: Callable[[str | None], _Told]) -> _Told:
-        """`make` of the longest piece of `text` that fits, by bisection over characters; of None when none fits."""
+    def _longest(self, text: str, fits: Callable[[str | None], bool]) -> str | None:
+        """The longest piece of `text` that fits, by bisection over characters; None when none does."""
         left = self._config.reprompt_truncation == "left"
 
-        def told(length: int) -> _Told:
-            piece = text[len(text) - length :] if left else text[:length]
-            return make(piece if piece.strip() else None)
+        def piece(length: int) -> str | None:
+            cut = text[len(text) - length :] if left else text[:length]
+            return cut if cut.strip() else None
 
-        fits, too_long = 0, len(text)
-        while too_long - fits > 1:
-            middle = (fits + too_long) // 2
-            if len(self._ids(prompt, told(middle))) <= self._config.max_reprompt_len:
-                fits = middle
+        good, too_long = 0, len(text)
+        while too_long - good > 1:
+            middle = (good + too_long) // 2
+            if piece(middle) is None or fits(piece(middle)):
+                good = middle
             else:
                 too_long = middle
-        return told(fits)
+        return piece(good)
+
+    def _fits(self, prompt: Prompt, told: _Told) -> bool:
+        return len(self._ids(prompt, told)) <= self._config.max_reprompt_len
 
     def _ids(self, prompt: Prompt, told: _Told) -> list[int]:
         return self._chat.prompt_ids(self._messages(prompt, told), prompt.tools, prompt.template_kwargs)
@@ -154,6 +188,14 @@ class RepromptBuilder:
             raise DataError(f"prompt {prompt.uid}: no user message to put the reprompt into")
         text = self._templates.user_message(_text_of(prompt.messages[last]), told.demonstration, told.feedback)
         return [{**m, "content": text} if i == last else m for i, m in enumerate(prompt.messages)]
+
+
+def with_hint(said: tuple[dict[str, Any], ...], hint: str) -> list[dict[str, Any]]:
+    """The messages before a turn, the last one told by the user: two in a row from one side many templates refuse."""
+    *before, last = said
+    if last["role"] != "user":
+        return [*said, {"role": "user", "content": hint}]
+    return [*before, {**last, "content": f"{_text_of(last)}\n\n{hint}"}]
 
 
 def _text_of(message: dict[str, Any]) -> str:

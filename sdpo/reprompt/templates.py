@@ -62,6 +62,10 @@ class Templates:
         told = "" if feedback is None else self._feedback.fill(feedback_raw=feedback)
         return self._reprompt.fill(prompt=prompt, solution=solution, feedback=told)
 
+    def hint(self, feedback: str) -> str:
+        """The section that tells feedback, alone: for a turn in the middle of an episode."""
+        return self._feedback.fill(feedback_raw=feedback).strip()
+
 
 def check_templates(config: SelfDistillationConfig, names: Sequence[str] = tuple(PLACEHOLDERS)) -> None:
     """Raise ConfigError for the first template that cannot be used. For the checks at start: imports no torch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,6 +85,7 @@ class RolloutEngine(Protocol):
         ...
 
     max_model_len: int  # tokens of prompt and response
+    stop_ids: Collection[int]  # that end a response
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Draw one response. What it is depends on the request and the weights, not on what is drawn beside it.
@@ -111,9 +112,9 @@ class RolloutEngine(Protocol):
         ...
 
 
-def request_seed(base: int, step: int, prompt_uid: str, index: int) -> int:
+def request_seed(base: int, step: int, prompt_uid: str, index: int, turn: int = 0) -> int:
     """Seed in [0, 2**63) of one response, the same on every machine and independent of batch order and of replicas."""
-    text = f"{base}\x1f{step}\x1f{prompt_uid}\x1f{index}".encode()
+    text = f"{base}\x1f{step}\x1f{prompt_uid}\x1f{index}{turn and f'/{turn}' or ''}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 

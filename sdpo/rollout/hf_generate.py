@@ -33,7 +33,7 @@ class HfEngine:
 
     def __init__(self, module: nn.Module, stop_ids: Sequence[int], max_model_len: int, batch_size: int = 256) -> None:
         self._module: nn.Module | None = module
-        self._stop_ids = frozenset(stop_ids)
+        self.stop_ids = frozenset(stop_ids)
         self.max_model_len = max_model_len
         self._batch_size = batch_size
         self.policy_version = -1
@@ -98,7 +98,7 @@ class HfEngine:
 
     def _row(self, request: GenerationRequest) -> _Row:
         limit = min(request.sampling.max_tokens, self.max_model_len - len(request.prompt_ids))
-        return _Row(request, limit, frozenset() if request.sampling.ignore_eos else self._stop_ids)
+        return _Row(request, limit, frozenset() if request.sampling.ignore_eos else self.stop_ids)
 
 
 @dataclass

@@ -30,7 +30,7 @@ class ScriptedEngine:
         self, script: Script, stop_ids: Sequence[int] = (), log_prob: float = -1.0, max_model_len: int = 1 << 20
     ) -> None:
         self._script = script
-        self._stop_ids = frozenset(stop_ids)
+        self.stop_ids = frozenset(stop_ids)
         self._log_prob = log_prob
         self.policy_version = -1
         self.max_model_len = max_model_len
@@ -66,5 +66,5 @@ class ScriptedEngine:
             return answer
         ids = list(answer)[: request.sampling.max_tokens]
         log_probs = [self._log_prob] * len(ids) if request.sampling.log_probs else None
-        stopped = bool(ids) and ids[-1] in self._stop_ids
+        stopped = bool(ids) and ids[-1] in self.stop_ids
         return Generation(request.request_id, ids, log_probs, "stop" if stopped else "length")

@@ -54,7 +54,7 @@ class VllmEngine:
     ) -> None:
         self._path = model_path
         self._device = device.partition(":")[0]
-        self._stop_ids = tuple(stop_ids)
+        self.stop_ids = tuple(stop_ids)
         self.max_model_len = config.max_model_len or max_prompt + max_response
         self._version = -1
         self._sleeps = self._device != "cpu" and config.free_cache_engine
@@ -168,7 +168,7 @@ class VllmEngine:
         if room < 1 or not request.prompt_ids:
             allowed = f"1 to {self.max_model_len - 1} tokens (rollout.max_model_len is {self.max_model_len})"
             raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise rollout.max_model_len"))
-        return sampling_arguments(request.sampling, room, self._stop_ids)
+        return sampling_arguments(request.sampling, room, self.stop_ids)
 
     def _step(self) -> Iterator[Any]:
         try:

@@ -7,6 +7,7 @@ under different contexts. So nothing else in the program calls `apply_chat_templ
 from __future__ import annotations
 
 import copy
+import json
 import os.path
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from sdpo.records import Prompt
 
 # Private-use characters mark where a control string was taken out of the content while the template runs.
 _OPEN, _CLOSE = "\ue000", "\ue001"
+_ANSWER = "\ue002"  # stands for an answer while the template runs
 _MARK = f"{_OPEN}[0-9]+{_CLOSE}"
 _TRIED = 100  # words that are looked for in a longer one
 _BRACKETED = re.compile(r"[^\w\s].*[^\W\d].*[^\w\s]", re.DOTALL)
@@ -111,6 +113,22 @@ class ChatRenderer:
         while bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
         return ids
+
+    def continuation_ids(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """What the template puts behind an answer to the prompt when `messages` follow: the end of the answer, the
+        messages, the generation header. Raises DataError when it refuses them, or leaves some of it out."""
+        answer, others = _ANSWER, json.dumps([*prompt.messages, *messages], ensure_ascii=False, default=str)
+        while answer in others:
+            answer += _ANSWER
+        conversation = [*prompt.messages, {"role": "assistant", "content": answer}, *messages]
+        rendered, taken = self._render(conversation, prompt.tools, prompt.template_kwargs)
+        _, found, behind = rendered.rpartition(answer)
+        if not found:
+            raise DataError("the chat template leaves out what the assistant has said: no turn can follow it")
+        for message in messages:
+            if lost := _left_out(message["content"], _with_originals(behind, taken)):
+                raise DataError(f"the chat template leaves out {lost[:40]!r} of what the {message['role']} says")
+        return self._encode(behind, taken)
 
     def generation_header_ids(self, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
         """Ids that the template puts before a response, e.g. of "<|im_start|>assistant\\n"; [] if it puts none."""

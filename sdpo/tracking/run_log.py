@@ -254,6 +254,7 @@ def _metrics_of(line: dict[str, Any]) -> dict[str, Any]:
 def sample_record(step: int, phase: Phase, prompt: Prompt, sample: Sample, reprompt: Reprompt | None) -> dict[str, Any]:
     """One line of samples.jsonl. `reward` is null when the grader could not judge; `response_tokens` counts ids."""
     grade = sample.grade
+    turns = [{"said": turn.said, "text": turn.text, "feedback": turn.feedback} for turn in sample.turns]
     return {
         "step": step,
         "phase": phase,
@@ -274,6 +275,7 @@ def sample_record(step: int, phase: Phase, prompt: Prompt, sample: Sample, repro
         "demonstration_index": None if reprompt is None else reprompt.demonstration_index,
         "used_feedback": None if reprompt is None else reprompt.used_feedback,
         "policy_version": sample.policy_version,
+        **({"turns": turns} if turns else {}),
     }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
 from sdpo.config.schema import Config
 from sdpo.data.load import Selection, iter_prompts, select_prompts
+from sdpo.environments.registry import environment_class, environment_maker
 from sdpo.grading.registry import build_source_grader
 from sdpo.records import Prompt
 from sdpo.tokens.chat import ChatRenderer
@@ -58,12 +60,20 @@ def load_jobs(config: Config, chat: ChatRenderer, part: str) -> Jobs:
         return Jobs.none(chat)
     grader = build_source_grader(config)
     try:
-        selection = select_prompts(iter_prompts(files, config.data, part), chat, config.data, grader.check)
+        prompts = with_tools(config, iter_prompts(files, config.data, part))
+        selection = select_prompts(prompts, chat, config.data, grader.check)
     finally:
         grader.close()
     if selection.dropped:
         logger.warning("data.%s_files: %s", part, selection.summary())
     return Jobs(selection, chat)
+
+
+def with_tools(config: Config, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
+    """The prompts, with the tools of the environment behind their own."""
+    environment_maker(config)  # refuses settings before a model is loaded
+    tools = tuple(getattr(environment_class(config), "tools", ()))
+    return (replace(p, tools=(*(p.tools or ()), *tools)) for p in prompts) if tools else prompts
 
 
 def write_dropped(run_dir: Path, *parts: Jobs) -> None:

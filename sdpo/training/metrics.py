@@ -52,6 +52,9 @@ def train_metrics(groups: list[Group], threshold: float, samples_before: float =
         **_mean("train/solved_group_frac", [correct > 0 for graded, correct in counts if graded]),
         **_mean("train/prompt_length", [len(sample.prompt_ids) for sample in samples]),
         **_lost("train", samples),
+        **_mean("rollout/failed_frac", [sample.finish_reason == "abort" for sample in samples]),
+        **_mean("rollout/staleness", [sample.staleness for sample in samples]),
+        **_episodes(samples),
     }
     if tokens:
         metrics["train/response_length_max"] = max(tokens)
@@ -119,6 +122,16 @@ def _extra(prefix: str, graded: list[Sample]) -> dict[str, float]:
         for name, value in sample.grade.extra.items():
             values.setdefault(name, []).append(value)
     return {f"{prefix}/extra/{name}": sum(found) / len(found) for name, found in sorted(values.items())}
+
+
+def _episodes(samples: list[Sample]) -> dict[str, float]:
+    """Of a batch with an episode of several turns. A sample is one, however many rows it becomes."""
+    if not any(sample.turns for sample in samples):
+        return {}
+    return {
+        **_mean("rollout/turns", [max(1, len(sample.turns)) for sample in samples]),
+        **_mean("rollout/forks", [max(0, len(sample.sequences) - 1) for sample in samples]),
+    }
 
 
 def _lost(prefix: str, samples: list[Sample]) -> dict[str, float]:

@@ -10,10 +10,14 @@ from typing import Any, TypeVar
 from torch import nn
 
 from sdpo.config.schema import Config
+from sdpo.environments.episode import Episode, GenerationFault, Policy
+from sdpo.environments.registry import environment_maker
+from sdpo.errors import SdpoError
+from sdpo.grading.custom import told
 from sdpo.models.load import load_tokenizer
-from sdpo.records import Group, Prompt, Sample
+from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample, Turn
 from sdpo.rollout.build import build_engine
-from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, request_seed
+from sdpo.rollout.engine import SamplingSpec, request_seed
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.tokens.response import ResponseText
 from sdpo.tokens.think import left_open
@@ -63,6 +67,8 @@ class RenderedPrompt:
 class RolloutWorker:
     def __init__(self, config: Config, device: str, graders: GraderPool, module: nn.Module | None = None) -> None:
         """`module`: the student itself, for an engine in the trainer's process that shares its weights."""
+        self.config = config
+        self._environment = environment_maker(config)
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
         self.text = ResponseText(self.tokenizer)
@@ -86,7 +92,7 @@ class RolloutWorker:
             try:
                 async with asyncio.TaskGroup() as running:
                     tasks = [
-                        [running.create_task(self._answer(*job, plan, index, version)) for index in range(plan.n)]
+                        [running.create_task(self._episode(*job, plan, index, version)) for index in range(plan.n)]
                         for job in zip(jobs, map(self._opening, jobs), strict=True)
                     ]
             except BaseExceptionGroup as errors:
@@ -95,26 +101,56 @@ class RolloutWorker:
                 await self.engine.rest()
         return [Group(job.prompt, [task.result() for task in own]) for job, own in zip(jobs, tasks, strict=True)]
 
-    async def _answer(self, job: RenderedPrompt, opening: str, plan: SamplingPlan, index: int, version: int) -> Sample:
-        name = f"{job.prompt.uid}/{index}"
-        request = GenerationRequest(name, job.prompt_ids, _sampling(plan, job.prompt.uid, index))
-        sample = self._sample(await self.engine.generate(request), job, index, version, opening)
-        sample.grade = await self.graders.grade(job.prompt, sample.response_text, sample.truncated)
-        return sample
+    async def _episode(self, job: RenderedPrompt, opening: str, plan: SamplingPlan, index: int, version: int) -> Sample:
+        prompt, rollout = job.prompt, self.config.actor_rollout_ref.rollout
+        policy = Policy(
+            f"{prompt.uid}/{index}",
+            prompt,
+            job.prompt_ids,
+            self.engine,
+            self.chat,
+            lambda turn, room: _sampling(plan, prompt.uid, index, turn, room),
+            lambda ids: opening + self.text.decode(ids),
+            plan.max_tokens,
+            rollout.retries,
+        )
+
+        async def grade(answer: Turn | str) -> Grade:
+            text, truncated = (answer, False) if isinstance(answer, str) else (answer.text, answer.truncated)
+            return await self.graders.grade(prompt, text, truncated)
+
+        try:
+            async with asyncio.timeout(rollout.environment.max_seconds or None) as limit:
+                episode = await self._environment().run(prompt, policy, grade)
+            if any(turn.feedback and turn.said is None for turn in policy.turns):
+                raise ValueError("feedback for a turn whose context the environment rendered itself: use policy.reply")
+        except TimeoutError as error:
+            if not limit.expired() or not policy.turns:
+                return self._sample(policy, index, version, lost(error))
+            episode = Episode(policy.turns[-1], await grade(policy.turns[-1]))  # its own slowness is no excuse
+        except SdpoError:  # the engine is dead, a setting is wrong: the run ends
+            raise
+        except Exception as error:  # whatever an environment raises costs this sample, and is counted
+            return self._sample(policy, index, version, lost(error))
+        return self._sample(policy, index, version, episode if policy.fault is None else lost(policy.fault))
 
     def _opening(self, job: RenderedPrompt) -> str:
         return left_open(self.chat.generation_header(job.prompt), self.reasoning_parser)
 
-    def _sample(self, generation: Generation, job: RenderedPrompt, index: int, version: int, opening: str) -> Sample:
+    def _sample(self, policy: Policy, index: int, version: int, episode: Episode) -> Sample:
+        several = len(policy.turns) > 1 or any(turn.feedback for turn in policy.turns)
         return Sample(
-            prompt_uid=job.prompt.uid,
+            prompt_uid=policy.prompt.uid,
             index=index,
-            prompt_ids=job.prompt_ids,
-            response_ids=generation.response_ids,
-            response_text=opening + self.text.decode(generation.response_ids),
-            finish_reason=generation.finish_reason,
+            prompt_ids=policy.prompt_ids,
+            response_ids=policy.response_ids,
+            response_text=episode.answer.text,
+            finish_reason=episode.answer.finish_reason,
             policy_version=version,
-            sampler_logprobs=generation.log_probs,
+            sampler_logprobs=policy.log_probs,
+            grade=episode.grade,
+            turns=policy.turns if several else [],
+            sequences=policy.sequences if several else [],
         )
 
     async def load_weights(self, folder: str, version: int) -> None:
@@ -127,13 +163,20 @@ class RolloutWorker:
         self.graders.close()
 
 
-def _sampling(plan: SamplingPlan, uid: str, index: int) -> SamplingSpec:
+def lost(error: Exception) -> Episode:
+    """Of an engine or an environment that failed: no reward, so no statistic and no loss holds it."""
+    whose = "engine" if isinstance(error, GenerationFault) else "environment"
+    grade = Grade(GradeStatus.INFRA_ERROR, None, flags=(f"{whose}: {told(error)}",))
+    return Episode(Turn(-1, (0, 0), "", "abort"), grade)
+
+
+def _sampling(plan: SamplingPlan, uid: str, index: int, turn: int, room: int) -> SamplingSpec:
     return SamplingSpec(
         temperature=plan.temperature,
         top_p=plan.top_p,
         top_k=plan.top_k,
-        max_tokens=plan.max_tokens,
-        seed=request_seed(plan.seed, plan.step, uid, index),
+        max_tokens=room,
+        seed=request_seed(plan.seed, plan.step, uid, index, turn),
         log_probs=plan.log_probs,
         ignore_eos=plan.ignore_eos,
     )

@@ -14,7 +14,7 @@ ROWS = (
     ("sandbox",),
     ("algorithms", "losses", "kernels", "reprompt", "tokens", "grading", "data"),
     ("models", "offload", "teacher", "rollout", "weights", "tracking"),
-    ("embedded", "reporting"),
+    ("environments", "embedded", "reporting"),
     ("workers",),
     ("training",),
     ("screening",),
