@@ -50,9 +50,11 @@ def names_in_files(
     return {name if name in files or short[name] not in files else short[name]: t for name, t in tensors.items()}
 
 
-def names_in_model(lm: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The reverse of `names_in_files`, for an `lm` that was loaded from files. Unknown names stay as they are."""
-    own = lm.state_dict()
+def names_in_model(
+    lm: PreTrainedModel, tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The reverse of `names_in_files`, for an `lm` that was loaded from files. Unknown names stay as they are.
+    own: `lm.state_dict()`, made once for all layers."""
     conversions = getattr(lm, "_weight_conversions", None) or []
     converters = [each for each in conversions if isinstance(each, WeightConverter)]
     renamings = [each for each in conversions if isinstance(each, WeightRenaming)]

@@ -19,7 +19,7 @@ def by_own_name(lm: PreTrainedModel, groups: Iterable[Group]) -> Iterator[Group]
     own = lm.state_dict(keep_vars=True)
     given: set[int] = set()
     for group in groups:
-        named = names_in_model(lm, group)
+        named = names_in_model(lm, group, own)
         _refuse("unknown", named.keys() - own.keys())
         _refuse("misshapen", [name for name, tensor in named.items() if own[name].shape != tensor.shape])
         given.update(id(own[name]) for name in named)
