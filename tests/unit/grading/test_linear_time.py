@@ -37,7 +37,7 @@ from sdpo.sandbox.outcome import Fault, ProgramOutcome
 from sdpo.sandbox.sandbox import flavor
 from sdpo.tokens.think import strip_think
 
-SIZE, FACTOR = 6_000, 8
+SIZE, FACTOR = 12_000, 8
 
 # Repeated to the size; a pair is (once at the start, repeated), a triple has an end too.
 TEXTS: dict[str, tuple[str, str, str]] = {
