@@ -7,9 +7,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-MESSAGE = "%s; with trainer.resume_mode=auto, the default, the same command goes on from the newest checkpoint, if any"
+AT_ONCE = "%s at once; the same command goes on from the newest complete checkpoint, or starts anew where there is none"
 PATIENCE_S = 2.0  # a second signal after it means: now
 
 
@@ -23,7 +25,13 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def message(stop: KeyboardInterrupt) -> str:
-    return MESSAGE % ("terminated" if isinstance(stop, Terminated) else "interrupted")
+    """One line; whoever knows what becomes of the work has added a note to the exception."""
+    notes = getattr(stop, "__notes__", None) or ["nothing had been trained yet"]
+    return "; ".join([_word(stop), *notes])
+
+
+def _word(stop: KeyboardInterrupt) -> str:
+    return "terminated" if isinstance(stop, Terminated) else "interrupted"
 
 
 def end_at_once_on_signals() -> None:
@@ -33,7 +41,22 @@ def end_at_once_on_signals() -> None:
 
 def raise_on_signals() -> None:
     """To be called again after anything that installs a handler of its own (Ray does)."""
-    _install(_Raise())
+    _RAISE.reset()
+    _install(_RAISE)
+
+
+@contextmanager
+def held(say: Callable[[str], None] | None) -> Iterator[None]:
+    """A signal in the block is raised at its end, and `say` told at once that it has arrived. None: not held."""
+    if say is None:
+        yield
+        return
+    _RAISE.hold = say
+    try:
+        yield
+    finally:
+        _RAISE.hold = None
+    _RAISE.raise_held()
 
 
 def _install(handler) -> None:
@@ -43,21 +66,41 @@ def _install(handler) -> None:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    stop = Terminated() if signum == signal.SIGTERM else KeyboardInterrupt()
-    print(message(stop), file=sys.stderr, flush=True)
+    stop = _stop(signum)
+    print(AT_ONCE % _word(stop), file=sys.stderr, flush=True)
     os._exit(exit_code(stop))
+
+
+def _stop(signum: int) -> KeyboardInterrupt:
+    return Terminated() if signum == signal.SIGTERM else KeyboardInterrupt()
 
 
 class _Raise:
     """Raises at the first signal; one more breaks off the cleaning up, but not when both come together."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.hold: Callable[[str], None] | None = None
         self._first: float | None = None
+        self._held: KeyboardInterrupt | None = None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._first is None:
-            self._first = now
-            raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
-        if now > self._first + PATIENCE_S:
+            self._first, stop = now, _stop(signum)
+            if self.hold is None:
+                raise stop
+            self._held = stop
+            self.hold(f"{_word(stop)}: this step is brought to its end first; once more ends at once")
+        elif now > self._first + PATIENCE_S:
             _end(signum, frame)
+
+    def raise_held(self) -> None:
+        if self._held:
+            stop, self._held = self._held, None
+            raise stop
+
+
+_RAISE = _Raise()

@@ -26,6 +26,7 @@ class TrainerState:
     policy_version: int
     samples: int  # responses generated so far
     best: dict[str, Any] | None = None  # {"metric", "step", "value"} of the best validation, if the run keeps it
+    unvalidated: bool = False  # written on a signal that came into the validation of this step
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no run has written."""

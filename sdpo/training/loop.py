@@ -3,15 +3,16 @@ checkpoints and the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from sdpo import interrupt
 from sdpo.algorithms.registry import Algorithm
 from sdpo.algorithms.rows import train_batch
 from sdpo.config.compose import to_yaml
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
-from sdpo.errors import GradingError
-from sdpo.records import GradeStatus, Group
+from sdpo.errors import GradingError, SdpoError
+from sdpo.records import GradeStatus, Group, TrainBatch
 from sdpo.tracking.run_log import RunLog
 from sdpo.tracking.timing import PhaseTimer, tokens_per_s
 from sdpo.training import checkpoint
@@ -43,7 +44,8 @@ class TrainingLoop:
     ) -> None:
         self.config, self.workers, self.algorithm, self.log = config, workers, algorithm, log
         self.train_jobs, self.val_jobs, self.order, self.total_steps = train_jobs, val_jobs, order, total_steps
-        self.step, self.samples = state.step, state.samples
+        self.step, self.samples, self.unvalidated = state.step, state.samples, state.unvalidated
+        self._whole = True  # the weights are those of `step`, and the log knows it
         self.timer = PhaseTimer(show=log.phase)
         self.checkpoints = checkpoints_of(config)
         self.best = BestModel(config, workers.export, state.best, log.note)
@@ -62,8 +64,14 @@ class TrainingLoop:
             )
         if trainer.val_only:
             return
-        while self.step < self.total_steps:
-            self._train_step(self.step + 1)
+        try:
+            if self.unvalidated:
+                self._validate_late()
+            while self.step < self.total_steps:
+                self._train_step(self.step + 1)
+        except KeyboardInterrupt:
+            self._save_on_signal()
+            raise
 
     def _train_step(self, step: int) -> None:
         with self.timer("rollout"):
@@ -73,6 +81,32 @@ class TrainingLoop:
         batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
+        metrics: dict[str, float] = {}
+        due = _due(step, step == self.total_steps, self.config.trainer.test_freq)
+        try:
+            with interrupt.held(self._hold):
+                self._update(step, groups, batch, metrics)
+            if due:
+                with self.timer("validate"):
+                    metrics |= self._validate(self._phase)
+        except KeyboardInterrupt:
+            if self._hold and self.step == step:  # the update is whole
+                self.unvalidated = due
+                self._record(groups, metrics)
+            raise
+        with interrupt.held(self._hold):
+            if due:
+                with self.timer("export"):
+                    self.best.offer(step, metrics)
+            # The log comes first: a checkpoint never stands for a step that the log does not know.
+            self._record(groups, metrics)
+            if _due(step, step == self.total_steps, self.config.trainer.save_freq):
+                with self.timer("checkpoint"):
+                    self._save()
+
+    def _update(self, step: int, groups: list[Group], batch: TrainBatch, metrics: dict[str, float]) -> None:
+        """Trains and syncs; fills in `metrics`."""
+        self._whole = False
         with self.timer("update"):
             report = self.workers.update(batch)
         self.log.tokens(step, report.tokens)
@@ -80,7 +114,7 @@ class TrainingLoop:
         with self.timer("sync"):
             self.workers.sync_weights()
         self.step = step
-        metrics = train_metrics(groups, self._threshold, self.samples) | batch.metrics | report.metrics
+        metrics |= train_metrics(groups, self._threshold, self.samples) | batch.metrics | report.metrics
         self.samples = int(metrics["train/samples"])
         metrics |= {
             "policy_version": report.policy_version,
@@ -88,17 +122,40 @@ class TrainingLoop:
             "actor/skipped_steps": report.skipped_steps,
         }
         self.alarms.trained(step, metrics)
-        last = step == self.total_steps
-        if _due(step, last, self.config.trainer.test_freq):
-            with self.timer("validate"):
-                metrics |= self._validate("val_after" if last else "val")
-            with self.timer("export"):
-                self.best.offer(step, metrics)
-        # The log comes first: a checkpoint never stands for a step that the log does not know.
-        self.log.metrics(step, metrics | self._timing(groups))
-        if _due(step, last, self.config.trainer.save_freq):
+
+    def _record(self, groups: list[Group], metrics: dict[str, float]) -> None:
+        self.log.metrics(self.step, metrics | self._timing(groups))
+        self._whole = True
+
+    @property
+    def _hold(self) -> Callable[[str], None] | None:
+        """A run that keeps checkpoints brings a step to its end before it stops, so that it can keep the step."""
+        return self.log.note if self.config.trainer.save_freq != 0 else None
+
+    @property
+    def _phase(self) -> str:
+        return "val_after" if self.step == self.total_steps else "val"
+
+    def _validate_late(self) -> None:
+        """What a signal broke off; a second line of the step in the log."""
+        with self.timer("validate"):
+            metrics = self._validate(self._phase)
+        self.best.offer(self.step, metrics)
+        timing = self.timer.step_metrics()
+        self.log.metrics(self.step, metrics | {"timing/validate_s": timing["timing/validate_s"]})
+        self.unvalidated = False
+
+    def _save_on_signal(self) -> None:
+        """What was trained since the newest checkpoint is kept, unless the run keeps none."""
+        there = checkpoint.latest(self.checkpoints)
+        if self._hold is None or not self._whole or self.step in (0, there and checkpoint.number(there)):
+            return
+        self.log.note(f"writing a checkpoint of step {self.step}; once more ends at once")
+        try:
             with self.timer("checkpoint"):
                 self._save()
+        except (SdpoError, OSError) as error:
+            self.log.warn(str(error))
 
     def _timing(self, groups: list[Group]) -> dict[str, float]:
         timing = self.timer.step_metrics()
@@ -131,7 +188,7 @@ class TrainingLoop:
             )
 
     def _save(self) -> None:
-        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.best.best)
+        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.best.best, self.unvalidated)
         keep = self.config.trainer.max_actor_ckpt_to_keep
         checkpoint.save(self.checkpoints, state, self.workers.save, keep, to_yaml(self.config))
         self.best.prune()

@@ -68,9 +68,14 @@ def _train(config: Config, run_dir: Path) -> int:
             log.describe("inputs", describe_inputs(config, device, train_jobs, val_jobs))
             if sandbox is not None:
                 log.describe("sandbox", sandbox.to_dict())
-            TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state).run()
-            if config.trainer.export_hf and not config.trainer.val_only:
-                workers.export(str(run_dir / run_folder.MODEL))
+            loop = TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state)
+            try:
+                loop.run()
+                if config.trainer.export_hf and not config.trainer.val_only:
+                    workers.export(str(run_dir / run_folder.MODEL))
+            except KeyboardInterrupt as stop:
+                stop.add_note(run_folder.way_on(config, loop.step))
+                raise
     finally:
         workers.close()
     return 0

@@ -91,8 +91,9 @@ def is_complete(config: Config, total_steps: int) -> bool:
     resume = None if config.trainer.val_only else find_resume(config)
     if resume is None:
         return False
-    step, run_dir = checkpoint.read_state(resume).step, Path(config.trainer.default_local_dir)
-    if step < total_steps or (config.trainer.export_hf and not (run_dir / MODEL).is_dir()):
+    state, run_dir = checkpoint.read_state(resume), Path(config.trainer.default_local_dir)
+    step = state.step
+    if step < total_steps or state.unvalidated or (config.trainer.export_hf and not (run_dir / MODEL).is_dir()):
         return False
     changes(config, resume)
     print(
@@ -100,6 +101,25 @@ def is_complete(config: Config, total_steps: int) -> bool:
         "that; to start over, set trainer.resume_mode=disable or another trainer.experiment_name."
     )
     return True
+
+
+def way_on(config: Config, done: int) -> str:
+    """What becomes of a run that is stopped after `done` steps, when the same command is given again."""
+    trainer = config.trainer
+    if trainer.val_only:
+        return "the same command validates again"
+    newest = checkpoint.latest(checkpoints_of(config))
+    kept = checkpoint.number(newest) if newest else 0
+    lost = "" if kept >= done else f"step{'' if kept + 1 == done else f's {kept + 1} to'} {done} not kept"
+    if lost and trainer.save_freq == 0:
+        lost += " (trainer.save_freq=0)"
+    if not kept:
+        way = "the same command starts from the beginning"
+    elif trainer.resume_mode == "auto":
+        way = f"the same command goes on after step {kept}"
+    else:
+        way = f"with trainer.resume_mode=auto the same command goes on after step {kept}"
+    return "; ".join(filter(None, [lost, way]))
 
 
 def way_out(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Runs `main_sdpo` and kills its own process with SIGKILL in the middle of a phase: `die_in_phase.py PHASE ARGS...`."""
+"""Runs `main_sdpo` and sends its own process a signal in the middle of a phase: `die_in_phase.py PHASE SIGNAL ARGS`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from sdpo.workers.rollout import RolloutWorker
 DEADLY_STEP = 3
 
 
-def die(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def arm(phase: str) -> None:
-    """The chosen function of step 3 does its work and then kills the process."""
+def arm(phase: str, number: int) -> None:
+    """The chosen function of step 3 does its work and then sends the signal, once."""
     step = {"now": 0}
     train_step = loop.TrainingLoop._train_step
 
-    def watched(self, number: int) -> None:
-        step["now"] = number
-        train_step(self, number)
+    def watched(self, now: int) -> None:
+        step["now"] = now
+        train_step(self, now)
 
     loop.TrainingLoop._train_step = watched
     owner, name = {
         "rollout": (RolloutWorker, "_sample"),  # responses in flight
         "update": (Actor, "_backward"),  # gradients half accumulated
+        "validate": (loop, "validate"),  # graded, not yet in the log
         "save": (checkpoint, "_sync_tree"),  # everything written, nothing renamed
     }[phase]
     real = getattr(owner, name)
@@ -38,12 +35,13 @@ def arm(phase: str) -> None:
     def deadly(*args, **kwargs):
         result = real(*args, **kwargs)
         if step["now"] == DEADLY_STEP:
-            die()
+            step["now"] = 0
+            os.kill(os.getpid(), number)
         return result
 
     setattr(owner, name, deadly)
 
 
 if __name__ == "__main__":
-    arm(sys.argv[1])
-    sys.exit(main_sdpo.main(sys.argv[2:]))
+    arm(sys.argv[1], signal.Signals[sys.argv[2]])
+    sys.exit(main_sdpo.main(sys.argv[3:]))

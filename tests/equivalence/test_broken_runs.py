@@ -39,7 +39,7 @@ def test_sigterm_ends_a_run_like_ctrl_c_and_a_second_run_waits_its_turn(tmp_path
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM
     (line,) = _own_lines(errors)
-    assert line.startswith("terminated; with trainer.resume_mode=auto")
+    assert line.startswith("terminated; the same command goes on after step ")
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "interrupted"
     assert (tmp_path / "report.html").exists()
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

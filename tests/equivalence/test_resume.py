@@ -1,4 +1,4 @@
-"""kill -9 in the middle of anything; the resumed run ends with the weights of an unbroken one, bit for bit."""
+"""kill -9 or Ctrl-C in the middle of anything; the resumed run ends with the weights of an unbroken one, bit by bit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from sdpo.tracking.history import RunHistory
 
 HERE = Path(__file__).parent
 COMMAND = [
@@ -27,13 +29,11 @@ COMMAND = [
 ]
 
 
-def _run(folder: Path, *, die_in: str | None = None) -> int:
-    program = (
-        [sys.executable, "-m", "sdpo.main_sdpo"]
-        if die_in is None
-        else [sys.executable, str(HERE / "die_in_phase.py"), die_in]
-    )
-    return subprocess.run([*program, *COMMAND, f"trainer.default_local_dir={folder}"], timeout=280).returncode
+def _run(folder: Path, *more: str, die_in: tuple[str, str] | None = None) -> subprocess.CompletedProcess:
+    """die_in: phase and signal."""
+    program = ["-m", "sdpo.main_sdpo"] if die_in is None else [str(HERE / "die_in_phase.py"), *die_in]
+    words = [sys.executable, *program, *COMMAND, f"trainer.default_local_dir={folder}", *more]
+    return subprocess.run(words, timeout=280, capture_output=True, text=True)
 
 
 def _weights(folder: Path) -> list[bytes]:
@@ -49,24 +49,48 @@ def _steps(folder: Path) -> list[int]:
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken")
-    assert _run(folder) == 0
+    assert _run(folder).returncode == 0
     return folder
 
 
 @pytest.mark.parametrize("phase", ["rollout", "update", "save"])
 def test_a_run_killed_in_the_middle_of_a_phase_ends_like_an_unbroken_one(unbroken, tmp_path, phase):
-    assert _run(tmp_path, die_in=phase) == -signal.SIGKILL
-    complete = sorted(
-        p.parent.name for p in tmp_path.glob("checkpoints/*/COMPLETE") if not p.parent.name.startswith(".")
-    )
-    assert complete == ["step_1", "step_2"]
-    assert _run(tmp_path) == 0
+    assert _run(tmp_path, die_in=(phase, "SIGKILL")).returncode == -signal.SIGKILL
+    assert _complete(tmp_path) == ["step_1", "step_2"]
+    assert _run(tmp_path).returncode == 0
     assert _weights(tmp_path) == _weights(unbroken)
     assert _steps(tmp_path) == _steps(unbroken) == [1, 2, 3, 4]
     assert [p.name for p in sorted(tmp_path.glob("checkpoints/step_*"))] == ["step_3", "step_4"]
 
-    def responses(folder: Path) -> list[tuple]:
-        lines = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())
-        return [(r["step"], r["phase"], r["uid"], r["index"], r["response"], r["policy_version"]) for r in lines]
+    assert _responses(tmp_path) == _responses(unbroken)
 
-    assert responses(tmp_path) == responses(unbroken)
+
+def _complete(folder: Path) -> list[str]:
+    names = (path.parent.name for path in folder.glob("checkpoints/*/COMPLETE"))
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def _responses(folder: Path) -> list[tuple]:
+    lines = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())
+    return [(r["step"], r["phase"], r["uid"], r["index"], r["response"], r["policy_version"]) for r in lines]
+
+
+def _accuracies(folder: Path) -> list[tuple[int, float]]:
+    history = RunHistory.load(folder)
+    return history.series(history.validation_name)
+
+
+@pytest.mark.parametrize(("phase", "name", "kept"), [("rollout", "SIGINT", 2), ("validate", "SIGTERM", 3)])
+def test_what_was_trained_before_a_signal_is_kept_without_a_checkpoint_before_it(unbroken, tmp_path, phase, name, kept):
+    """`save_freq=-1`, the default, writes checkpoints at the end only."""
+    stopped = _run(tmp_path, "trainer.save_freq=-1", die_in=(phase, name))
+    assert stopped.returncode == 128 + signal.Signals[name]
+    word = "interrupted" if name == "SIGINT" else "terminated"
+    (line,) = [line for line in stopped.stderr.splitlines() if not line.startswith("WARNING")]
+    assert line == f"{word}; the same command goes on after step {kept}"
+    assert _complete(tmp_path) == [f"step_{kept}"]
+    resumed = _run(tmp_path, "trainer.save_freq=-1")
+    assert resumed.returncode == 0 and f"resuming after step {kept}" in resumed.stdout
+    assert _weights(tmp_path) == _weights(unbroken)
+    assert _responses(tmp_path) == _responses(unbroken)
+    assert _accuracies(tmp_path) == _accuracies(unbroken)

@@ -154,7 +154,10 @@ def test_traceback_shows_where_an_error_came_from(train):
 def test_ctrl_c_ends_neatly_and_says_how_to_go_on(train, capsys):
     train.outcome = KeyboardInterrupt()
     assert main_sdpo.main([]) == 130
-    assert "goes on from the newest checkpoint" in capsys.readouterr().err
+    assert capsys.readouterr().err == "interrupted; nothing had been trained yet\n"
+    train.outcome.add_note("the same command goes on after step 3")
+    assert main_sdpo.main([]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on after step 3\n"
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(train, capsys):
