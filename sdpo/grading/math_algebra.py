@@ -39,9 +39,12 @@ def expression(latex: str) -> Any:
 
 
 class Algebra:
+    def has_value(self, latex: str) -> bool:
+        return not expression(latex).has(sympy.zoo, sympy.nan)
+
     def equal(self, one: str, other: str) -> bool:
         first, second = expression(one), expression(other)
-        if any(value.has(sympy.zoo, sympy.nan) for value in (first, second)):
+        if not (self.has_value(one) and self.has_value(other)):
             return False
         if first == second:
             return True
@@ -62,6 +65,15 @@ class Algebra:
         if same_sign and not (ours / theirs).is_positive:
             return False
         return self._vanishes(first * theirs - second * ours, (first, second))
+
+    def same_progression(self, one: str, other: str) -> bool:
+        """Do two expressions in an index take the same values when it runs over the whole numbers?"""
+        first, second = expression(one), expression(other)
+        index = next((symbol for symbol in first.free_symbols if symbol.name == "index"), None)
+        steps = [sympy.expand(value.diff(index)) for value in (first, second)] if index is not None else []
+        if not steps or steps[0].has(index) or sympy.simplify(steps[0] ** 2 - steps[1] ** 2) != 0 or steps[0] == 0:
+            return False
+        return bool(sympy.simplify((first - second).subs(index, 0) / steps[0]).is_Integer)
 
     def within(self, latex: str, decimal: Fraction, distance: Fraction) -> bool:
         value = expression(latex)

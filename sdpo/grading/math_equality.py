@@ -12,6 +12,7 @@ from .math_algebra import Algebra
 from .math_leaf import leaf
 from .math_objects import Based, Leaf, Matrix, Named, Quantity, Ratio, Relation, Sequence, Set, Text, Union, Value
 from .math_reading import read
+from .math_sets import Family, Holes
 from .math_spelling import Unreadable, tree
 from .math_units import PERCENT, Unit
 
@@ -23,24 +24,32 @@ class Equality:
     def __init__(self) -> None:
         self.algebra = Algebra()
 
-    def texts(self, gold: str, given: str) -> bool:
+    def texts(self, gold: str, given: str) -> bool | None:
+        """None: the gold answer has no value."""
         try:
-            if self.same(read(gold), read(given)):
+            ours = read(gold)
+            if self.same(ours, read(given)):
                 return True
             loose = read(gold, loose=True), read(given, loose=True)
-            return all(isinstance(value, Quantity) for value in loose) and self.same(*loose)
+            if all(isinstance(value, Quantity) for value in loose) and self.same(*loose):
+                return True
+            return None if isinstance(ours, Leaf) and not self.algebra.has_value(ours.latex) else False
         except Exception:  # Unreadable, or whatever the algebra comes upon in an expression that it cannot evaluate
             return False
 
     def same(self, gold: Value, given: Value) -> bool:
         if gold == given and not isinstance(given, Relation):
             return True
+        if isinstance(gold, Holes) or isinstance(given, Holes):
+            return self._holes(gold, given)
         if isinstance(gold, Named | Relation) or isinstance(given, Named | Relation):
             return self._statements(gold, given)
         if isinstance(gold, Quantity) or isinstance(given, Quantity):
             return self._quantities(gold, given)
         if isinstance(gold, Leaf) and isinstance(given, Leaf):
             return self._leaves(gold, given)
+        if isinstance(gold, Family) or isinstance(given, Family):
+            return isinstance(gold, Family) and isinstance(given, Family) and self._families(gold, given)
         if isinstance(gold, Based) or isinstance(given, Based):
             return self._digits(gold, given)
         if isinstance(gold, Ratio):
@@ -49,10 +58,24 @@ class Equality:
             return False
         return self._collections(gold, given)
 
+    def _holes(self, gold: Value, given: Value) -> bool:
+        if isinstance(gold, Holes) and isinstance(given, Holes):
+            return self._in_any_order(list(gold.points), list(given.points))
+        if isinstance(gold, Named | Relation) or isinstance(given, Named | Relation):
+            return self._statements(gold, given)
+        return self.same(*(side.intervals() if isinstance(side, Holes) else side for side in (gold, given)))
+
     def _leaves(self, gold: Leaf, given: Leaf) -> bool:
         if gold.exact is not None and given.exact is not None:
             return gold.exact == given.exact
         return self.algebra.equal(gold.latex, given.latex)
+
+    def _families(self, gold: Family, given: Family) -> bool:
+        """Whole numbers may be counted from another one, and downwards: pi/4 + k pi is 5pi/4 - k pi."""
+        if gold.domain != given.domain:
+            return False
+        everywhere = gold.domain == "Z" and self.algebra.same_progression(gold.value.latex, given.value.latex)
+        return everywhere or self._leaves(gold.value, given.value)
 
     def _digits(self, gold: Value, given: Value) -> bool:
         """The answer may leave out the base that the gold answer names."""
@@ -70,10 +93,7 @@ class Equality:
         if gold.timed or given.timed:
             return False
         first = pairs[0]
-        return all(
-            self._leaves(_product(one, first[1]), _product(first[0], other))  # type: ignore[arg-type]
-            for one, other in pairs[1:]
-        )
+        return all(self._leaves(one * first[1], first[0] * other) for one, other in pairs[1:])  # type: ignore[operator]
 
     def _quantities(self, gold: Value, given: Value) -> bool:
         """A unit may be left out on one side; where both have one, they must measure the same."""
@@ -90,16 +110,15 @@ class Equality:
             return False
         if gold.unit.is_any or given.unit.is_any:
             return self.same(gold.value, given.value)
-        values = [_times(q.value, _size(q.unit)) for q in (gold, given)]
-        return None not in values and self._leaves(*values)  # type: ignore[arg-type]
+        values = [q.value * _size(q.unit) for q in (gold, given) if isinstance(q.value, Leaf)]
+        return len(values) == 2 and self._leaves(*values)
 
     def _percentage(self, percent: Value, other: Value) -> bool:
         """50% is 0.5; the sign may be left out only where nobody can take the number for the fraction itself."""
-        hundredth = _times(percent, r"(\frac{1}{100})")
-        if hundredth is not None and isinstance(other, Leaf) and self._leaves(other, hundredth):
-            return True
-        if not isinstance(other, Leaf):
+        if not isinstance(other, Leaf) or not isinstance(percent, Leaf):
             return isinstance(other, type(percent)) and self.same(percent, other)
+        if self._leaves(other, percent * Leaf.of(Fraction(1, 100))):
+            return True
         return self.same(percent, other) and (other.exact is None or abs(other.exact) >= 1 or other.exact == 0)
 
     def _collections(self, gold: Value, given: Value) -> bool:
@@ -173,8 +192,8 @@ class Equality:
                 return self._chain(value, chain)
         if isinstance(gold, Relation) or isinstance(given, Relation):
             return self._conditions(gold, given)
-        if isinstance(gold, Named):  # x + y = 4 is a line, not 4
-            return "+" not in gold.name and self.same(gold.value, given)
+        if isinstance(gold, Named):  # x + y = 4 is a line, not 4, and n = 3 (mod 7) is many numbers
+            return not {"+", "≡"} & set(gold.name) and self.same(gold.value, given)
         return isinstance(given, Named) and self.same(gold, given.value)
 
     def _chain(self, value: Value, chain: Relation) -> bool:
@@ -222,10 +241,12 @@ def _conditions_of(value: Value) -> list[Condition]:
             name: Value = leaf(tree(value.name))
         except Unreadable:
             return []
-        if isinstance(value.value, Sequence) and len(value.value.parts) == 2:
-            (low, high), round_left, round_right = value.value.parts, value.value.left, value.value.right
-            sides = (low, name, high)
-            operators = ("<" if round_left == "(" else "<=", "<" if round_right == ")" else "<=")
+        inside = value.value
+        if isinstance(inside, Sequence) and len(inside.parts) == 2:
+            sides = (inside.parts[0], name, inside.parts[1])
+            operators = ("<" if inside.left == "(" else "<=", "<" if inside.right == ")" else "<=")
+        elif isinstance(inside, Holes) and len(inside.points) == 1:
+            sides, operators = (name, inside.points[0]), ("!=",)
         else:
             sides, operators = (name, value.value), ("=",)
     else:
@@ -237,28 +258,14 @@ def _conditions_of(value: Value) -> list[Condition]:
         if r"\infty" in left.latex or r"\infty" in right.latex:
             continue
         small, big = (right, left) if operator[0] == ">" else (left, right)
-        conditions.append((_joined("(%s)-(%s)", small, big), operator.replace(">", "<")))
+        conditions.append((small + big * Leaf.of(Fraction(-1)), operator.replace(">", "<")))
     return conditions
 
 
-def _joined(form: str, *leaves: Leaf) -> Leaf:
-    return Leaf(form % tuple(part.latex for part in leaves))
-
-
-def _times(value: Value, factor: str) -> Leaf | None:
-    return Leaf(rf"{factor}\cdot({value.latex})") if isinstance(value, Leaf) else None
-
-
-def _product(one: Leaf, other: Leaf) -> Leaf:
-    if one.exact is not None and other.exact is not None:
-        return Leaf.of(one.exact * other.exact)
-    return _joined(r"(%s)\cdot(%s)", one, other)
-
-
-def _size(unit: Unit) -> str:
+def _size(unit: Unit) -> Leaf:
     if unit == _DEGREE:
-        return r"(\frac{\pi}{180})"
-    return "1" if unit == _RADIAN else Leaf.of(unit.size).latex
+        return Leaf(r"\frac{\pi}{180}")
+    return Leaf.of(Fraction(1) if unit == _RADIAN else unit.size)
 
 
 def _vector(matrix: Matrix) -> tuple[Value, ...]:

@@ -4,26 +4,23 @@ guessing: decimals as fractions, products with their sign where a reader could t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from .math_objects import Leaf
-from .math_spelling import ACCENTS, FUNCTIONS, Group, Items, Table, Unreadable, Words
+from .math_spelling import ACCENTS, FUNCTIONS, INDEX, NAMES, Group, Items, NoValue, Table, Unreadable, Words
 
 MAX_DIGITS = MAX_EXPONENT = 2000  # of a number that is written out
 MAX_LITERAL = 12  # tokens of one number: 0.1 \\dot{2} 3 \\dot{4}
 CLOSING = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
-_GREEK = re.findall(
-    r"\w+",
-    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau
-    upsilon phi chi psi omega ell""",
-)
-NAMES = frozenset(rf"\{letter}" for name in _GREEK for letter in (name, name.capitalize()))
+OPENED = frozenset(CLOSING.values())
 _APPLIED = frozenset("fghFGPQ")  # letters that a bracket makes functions, not factors
 _SIGNS = {"+": "+", "-": "-", "/": "/", "!": "!", "|": "|", r"\cdot": r"\cdot ", r"\div": r"\div "}
 _CONSTANTS = frozenset([r"\pi", r"\infty", "e"])
 # What the library reads as something else than a name.
-_RENAMED = {"d": r"\text{d}", "I": r"\text{I}", "i": r"\text{imaginary}", r"\gamma": r"\text{smallgamma}",
-            r"\Gamma": r"\text{largegamma}", r"\ell": r"\text{ell}", r"\Psi": r"\text{Psi}"}  # fmt: skip
+_RENAMED = {INDEX: r"\text{index}", "d": r"\text{d}", "I": r"\text{I}", "i": r"\text{imaginary}",
+            r"\gamma": r"\text{smallgamma}", r"\Gamma": r"\text{largegamma}", r"\ell": r"\text{ell}",
+            r"\Psi": r"\text{Psi}"}  # fmt: skip
 _NUMBER = re.compile(r"(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 
 
@@ -41,10 +38,13 @@ def number_at(items: Items, at: int) -> bool:
 def split_thousands(items: Items, in_brackets: bool) -> Items:
     """1,234 is one number; in brackets it is two, unless the second could not stand alone: (1,024)."""
     out: list = []
+    depth = 0  # of the arguments of a function
     for i, item in enumerate(items):
+        if depth or item == "(" and i and items[i - 1] in FUNCTIONS:
+            depth += (item in CLOSING) - (item in OPENED)
         if number_at(items, i) and "," in item:
             groups = item.split(",")
-            if in_brackets and not any(group.startswith("0") for group in groups[1:]):
+            if (in_brackets or depth) and not any(group.startswith("0") for group in groups[1:]):
                 out.extend(part for group in groups for part in (group, ","))
                 out.pop()
                 continue
@@ -53,10 +53,30 @@ def split_thousands(items: Items, in_brackets: bool) -> Items:
     return tuple(out)
 
 
+def split(items: Items, separates: Callable[[str], bool]) -> tuple[list[Items], list[str]]:
+    """At the separators outside of brackets."""
+    parts: list[list] = [[]]
+    joints = []
+    depth = 0
+    for item in items:
+        depth += (item in CLOSING) - (item in OPENED)
+        if depth == 0 and isinstance(item, str) and separates(item):
+            joints.append(item)
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return [tuple(part) for part in parts], joints
+
+
+def spelled(items: Items) -> str:
+    """x_1 and x_{1} alike."""
+    return "".join(spelled(item) if isinstance(item, Group) else str(item) for item in items)
+
+
 def closing_bracket(items: Items, at: int) -> int:
     depth = 0
     for i in range(at, len(items)):
-        depth += (items[i] in CLOSING) - (items[i] in CLOSING.values())
+        depth += (items[i] in CLOSING) - (items[i] in OPENED)
         if depth == 0:
             return i
     raise Unreadable("a bracket is not closed")
@@ -90,7 +110,7 @@ def _plain(items: Items) -> Fraction | None:
         return None if value is None else sign * value
     if items[used] == "/" and number_at(items, used + 1):
         below, more = _literal(items[used + 1 :])
-        return sign * value / below if below and used + 1 + more == len(items) else None
+        return sign * _quotient(value, below) if below is not None and used + 1 + more == len(items) else None
     if items[used] in (r"\cdot", "x") and items[used + 1 : used + 3] == ("10", "^") and len(items) == used + 4:
         power = items[-1] if isinstance(items[-1], Group) else Group((items[-1],))
         text = "".join(map(str, power))
@@ -104,7 +124,7 @@ def _literal(items: Items) -> tuple[Fraction | None, int]:
     if items[0] == r"\frac":
         top, bottom, used = _two_arguments(items, 1)
         above, below = _plain(top), _plain(bottom)
-        return (above / below if above is not None and below else None), used
+        return (_quotient(above, below) if above is not None and below is not None else None), used
     if items[0] == "." and len(items) > 1:  # .5 with a bar over the 5
         value, used = _repeating(("0", *items)) or (None, 1)
         return value, used - 1
@@ -127,6 +147,12 @@ def _literal(items: Items) -> tuple[Fraction | None, int]:
     return value, 1
 
 
+def _quotient(above: Fraction, below: Fraction) -> Fraction:
+    if not below:
+        raise NoValue("a division by zero")
+    return above / below
+
+
 def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
     """0.1 and then 6 under a bar or dots, or in brackets. None: no such thing follows."""
     dotted = items[1:2] == (".",)
@@ -134,9 +160,9 @@ def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
     if not (dotted or "." in items[0]) or at >= len(items):
         return None
     if items[at] in (r"\overline", r"\bar") or items[at] == r"\dot":
-        period, used = _argument_digits(items, at + 1), at + 2
+        period, used = spelled(items[at + 1 : at + 2]), at + 2
         while items[at] == r"\dot" and used < len(items) and (number_at(items, used) or items[used] == r"\dot"):
-            more = items[used] if number_at(items, used) else _argument_digits(items, used + 1)
+            more = items[used] if number_at(items, used) else spelled(items[used + 1 : used + 2])
             period, used = period + more, used + (1 if number_at(items, used) else 2)
             if items[used - 2] == r"\dot":
                 break
@@ -149,12 +175,6 @@ def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
     places = len(items[0].partition(".")[2])
     start = _value(items[0]) or Fraction(0)
     return start + Fraction(int(period), (10 ** len(period) - 1) * 10**places), used
-
-
-def _argument_digits(items: Items, at: int) -> str:
-    argument = items[at] if at < len(items) else ""
-    parts = argument if isinstance(argument, Group) else (argument,)
-    return "".join(part if isinstance(part, str) else "?" for part in parts)
 
 
 def _two_arguments(items: Items, at: int) -> tuple[Items, Items, int]:
@@ -232,8 +252,10 @@ class _Writer:
             self._brackets(str(item))
         elif item in (r"\frac", r"\binom"):
             top, bottom, end = _two_arguments(self.items, self.at + 1)
-            above, below = _Writer(top).write(), _Writer(bottom).write()
-            self._factor(f"{item}{{{above}}}{{{below}}}", "closed")
+            above, below = _Writer(top).write(), leaf(bottom)
+            if item == r"\frac" and below.exact == 0:
+                raise NoValue("a division by zero")
+            self._factor(f"{item}{{{above}}}{{{below.latex}}}", "closed")
             self.at = end
         elif item in (r"\sqrt", r"\surd"):
             self._root()
@@ -251,10 +273,12 @@ class _Writer:
         if fraction and not self.divided:
             below, more = _literal(self.items[end + 1 : end + MAX_LITERAL])
             following = self.items[end + 1 + more : end + 2 + more]
-            if below and following not in (("^",), ("!",), ("_",)):
-                value, end = value / below, end + 1 + more
+            if below is not None and following not in (("^",), ("!",), ("_",)):
+                value, end = _quotient(value, below), end + 1 + more
         if self.items[end : end + 1] == (r"\%",):
             value, end = value / 100, end + 1
+        if self.divided and not value and self.items[end : end + 1] not in (("!",), ("^",)):
+            raise NoValue("a division by zero")
         text = Leaf.of(value).latex
         if self.items[end : end + 2] == ("^", r"\circ"):
             text, end = rf"(\frac{{{value.numerator}\pi}}{{{value.denominator * 180}}})", end + 2
@@ -283,7 +307,7 @@ class _Writer:
         inner = self.items[self.at + 1 : end]
         left, right = ("(", ")") if opening == "[" else (opening, CLOSING[opening])
         if self.last == "function" and "," in inner:
-            text = ",".join(_Writer(part).write() for part in _at_commas(inner))
+            text = ",".join(_Writer(part).write() for part in split(inner, lambda item: item == ",")[0])
         else:
             text = _Writer(inner).write()
         if self.last == "name" and str(self.items[self.at - 1]) not in _APPLIED:
@@ -296,8 +320,11 @@ class _Writer:
     def _script(self, script: str) -> None:
         argument = self.items[self.at + 1 : self.at + 2]
         used = 2
-        if script == "^" and argument == ("-",):
-            argument, used = (Group(self.items[self.at + 1 : self.at + 3]),), 3
+        start = self.at + 1
+        if script == "^" and argument in (("-",), ("(",)):  # 2^-1 and 2^(n+1), as programs write them
+            signed = start + (argument == ("-",))
+            end = closing_bracket(self.items, signed) if self.items[signed : signed + 1] == ("(",) else signed
+            argument, used = (Group(self.items[start : end + 1]),), end + 1 - self.at
         if not argument or isinstance(argument[0], Table):
             raise Unreadable("an exponent is missing")
         inner = argument[0] if isinstance(argument[0], Group) else Group(argument)
@@ -365,10 +392,3 @@ class _Writer:
 def _is_odd(degree: str) -> bool:
     """The odd root of a negative number is negative, not complex as the algebra has it."""
     return degree[1:-1].isdecimal() and int(degree[1:-1]) % 2 == 1
-
-
-def _at_commas(items: Items) -> list[Items]:
-    parts: list[list] = [[]]
-    for item in items:
-        parts.append([]) if item == "," else parts[-1].append(item)
-    return [tuple(part) for part in parts]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from .math_units import Unit
+
+if TYPE_CHECKING:
+    from .math_sets import Family, Holes
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,16 @@ class Leaf:
         sign, top = "-" if value < 0 else "", abs(value.numerator)
         text = f"{top}" if value.denominator == 1 else rf"(\frac{{{top}}}{{{value.denominator}}})"
         return Leaf(sign + text, value)
+
+    def __add__(self, other: Leaf) -> Leaf:
+        if self.exact is not None and other.exact is not None:
+            return Leaf.of(self.exact + other.exact)
+        return Leaf(f"({self.latex})+({other.latex})")
+
+    def __mul__(self, other: Leaf) -> Leaf:
+        if self.exact is not None and other.exact is not None:
+            return Leaf.of(self.exact * other.exact)
+        return Leaf(rf"({self.latex})\cdot({other.latex})")
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Named:
-    """x = 5, f(x) = x + 1, x in (1, 2), 1 < x < 2."""
+    """x = 5, f(x) = x + 1, x in (1, 2), 1 < x < 2. A name that ends in a modulus is congruent to the value."""
 
     name: str
     value: Value
@@ -96,4 +109,6 @@ class Relation:
     operators: tuple[str, ...]
 
 
-Value: TypeAlias = "Leaf | Sequence | Set | Union | Matrix | Quantity | Based | Ratio | Text | Named | Relation"
+Value: TypeAlias = (
+    "Leaf | Sequence | Set | Union | Holes | Family | Matrix | Quantity | Based | Ratio | Text | Named | Relation"
+)

@@ -126,7 +126,7 @@ class AlgebraPool:
         with self._lock:
             self.restarts += 1
 
-    def equal(self, gold: str, answer: str) -> bool:
+    def equal(self, gold: str, answer: str) -> bool | None:
         return self.ask({"gold": gold, "answer": answer})
 
     def close(self) -> None:

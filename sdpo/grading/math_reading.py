@@ -8,18 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from .math_leaf import CLOSING, NAMES, closing_bracket, leaf, number_at, split_thousands
+from .math_leaf import CLOSING, OPENED, leaf, number_at, spelled, split, split_thousands
+from .math_names import family, name_of
 from .math_objects import Based, Leaf, Matrix, Named, Quantity, Ratio, Relation, Sequence, Set, Text, Union, Value
-from .math_spelling import ACCENTS, FUNCTIONS, Group, Item, Items, Table, Unreadable, Words, tree
-from .math_units import CURRENCIES, Unit, names_unit, read_unit
+from .math_sets import Holes, all_but, all_holes, in_family
+from .math_spelling import FUNCTIONS, Group, Item, Items, Table, Unreadable, Words, is_word, tree
+from .math_units import CURRENCIES, Unit, begins_unit, names_unit, read_unit
+from .math_vectors import combination
 
-_RELATIONS = {"=": "=", r"\approx": "~", "<": "<", r"\le": "<=", ">": ">", r"\ge": ">=", r"\ne": "!=", r"\in": "in"}
+_RELATIONS = {"=": "=", r"\approx": "~", "<": "<", r"\le": "<=", ">": ">", r"\ge": ">=", r"\ne": "!=", r"\in": "in",
+              r"\equiv": "mod"}  # fmt: skip
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OPENED = frozenset(CLOSING.values())
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
           "twelve": 12, "sixteen": 16}  # fmt: skip
-_BETWEEN = frozenset(["|", r"\frac", "/", ":", "_", "+"])
 _FILLING = frozenset(["if", "for", "when", "where"])
+_LABELS = frozenset(["answer", "answers", "ans", "solution", "result"])
+_LABEL = _LABELS | {"the", "my", "final", "correct", "right"}
+_REAL_NUMBERS = r"\mathbbR"
+_MODULI = frozenset([r"\pmod", r"\bmod", r"\mod", "mod"])
 _PUNCTUATION = frozenset([".", ",", ";", ":", "\\\\"])
 
 
@@ -32,11 +38,13 @@ def read(text: str, loose: bool = False) -> Value:
 
 
 def trimmed(items: Items) -> Items:
-    """Without the end of a sentence."""
+    """Without "Answer:" and the end of a sentence."""
     end = len(items)
     while end and items[end - 1] in _PUNCTUATION:
         end -= 1
-    return items[:end]
+    colon = items.index(":", 0, 5) if ":" in items[: min(end, 5)] else 0
+    label = [str(item).lower() for item in items[:colon]]
+    return items[colon + 1 if label and set(label) <= _LABEL and label[-1] in _LABELS else 0 : end]
 
 
 class _Reader:
@@ -46,8 +54,10 @@ class _Reader:
     def answer(self, items: Items) -> Value:
         if not items:
             raise Unreadable("nothing")
-        for read_as in (self._text, self._list, self._relation, self._plus_or_minus, self._union, self._bracketed,
-                        self._table, self._ratio, self._based, self._quantity):  # fmt: skip
+        readings = (self._text, self._family, self._list, self._relation, self._plus_or_minus, self._union,
+                    self._bracketed, self._table, self._combination, self._ratio, self._based,
+                    self._quantity)  # fmt: skip
+        for read_as in readings:
             value = read_as(items)
             if value is not None:
                 return value
@@ -55,14 +65,14 @@ class _Reader:
 
     def _text(self, items: Items) -> Value | None:
         """Words only, or one bare word."""
-        if items == (r"\mathbb", Group("R")):
+        if spelled(items) == _REAL_NUMBERS:
             return _REALS
         if items == (r"\emptyset",) or items == (r"\{", r"\}"):
             return Set(())
         words = [item for item in items if item not in ("-", "'", ".", ",", "(", ")", r"\cdot")]
         if not all(isinstance(item, str) for item in words) or not words:
             return None
-        bare = len(items) == 1 and words[0].isalpha() and len(words[0]) > 2
+        bare = len(items) == 1 and _stands_alone(words[0])
         running = isinstance(words[0], Words) and all(
             isinstance(item, Words) or number_at(words, i) for i, item in enumerate(words)
         )
@@ -72,8 +82,15 @@ class _Reader:
         text = " ".join(word.lower() for word in words)
         return _REALS if text in ("all real numbers", "all reals", "real numbers") else Text(text)
 
+    def _family(self, items: Items) -> Value | None:
+        found = family(items)
+        if found is None:
+            return None
+        values = [in_family(value, found[1]) for value in _spread(self.answer(found[0]))]
+        return values[0] if len(values) == 1 else Set(tuple(values), listed=True)
+
     def _list(self, items: Items) -> Value | None:
-        parts, joints = _split(split_thousands(items, False), lambda item: item in (",", ";") or _joins(item))
+        parts, joints = split(split_thousands(items, False), lambda item: item in (",", ";") or _joins(item))
         if not joints:
             return None
         kept = [part for part in parts if part]
@@ -82,10 +99,11 @@ class _Reader:
         values = [value for part in kept for value in _spread(self.answer(part))]
         if "and" in joints and any(isinstance(value, Named) and value.bounded for value in values):
             raise Unreadable("several conditions at once")
+        values = values if "or" in joints else all_holes(values)
         return values[0] if len(values) == 1 else Set(tuple(values), listed=True)
 
     def _relation(self, items: Items) -> Value | None:
-        parts, found = _split(items, lambda item: item in _RELATIONS)
+        parts, found = split(items, lambda item: item in _RELATIONS)
         if not found:
             return None
         operators = [_RELATIONS[str(joint)] for joint in found]
@@ -93,23 +111,30 @@ class _Reader:
             parts, operators = parts[1:], operators[1:]
             if not operators:
                 return self.answer(parts[0])
-        name = _name(parts[0])
+        name = name_of(parts[0])
         if operators == ["in"]:
             if name is None:
                 raise Unreadable("what is in the set")
             value = self.answer(parts[1])
-            if not isinstance(value, Sequence | Set | Union) and parts[1][0] != r"\mathbb":
+            if not isinstance(value, Sequence | Set | Union | Holes) and parts[1][0] != r"\mathbb":
                 raise Unreadable("no set")
             return Named(name, value)
+        if "mod" in operators:
+            return _congruence(name, self.answer, parts)
+        if operators == ["!="]:
+            other = parts[1] if name is not None else parts[0]
+            name = name if name is not None else name_of(parts[1])
+            if name is not None:
+                return Named(name, all_but(_spread(self.answer(other))))
         if name is not None and operators[0] in "=~":
-            rest = [self.answer(part) for part in parts[1:-1] if _name(part) is None] + [self.answer(parts[-1])]
+            rest = [self.answer(part) for part in parts[1:-1] if name_of(part) is None] + [self.answer(parts[-1])]
             operators = operators[len(operators) - len(rest) :]
             return Named(name, rest[0] if len(rest) == 1 else _relation(rest, operators[1:]))
         return self._range(parts, operators) or _relation([self.answer(part) for part in parts], operators)
 
     def _range(self, parts: list[Items], operators: list[str]) -> Value | None:
         """A name between bounds."""
-        at = [i for i, part in enumerate(parts) if _name(part) is not None and "+" not in part]
+        at = [i for i, part in enumerate(parts) if name_of(part) is not None and "+" not in part]
         if len(at) != 1 or len(parts) > 3 or not set(operators) <= set(_MIRRORED) or 0 < at[0] != 1:
             return None
         bounds: dict[str, tuple[Value, str, str]] = {"<": (_REALS.parts[0], "(", ")"), ">": (_REALS.parts[1], "(", ")")}
@@ -122,7 +147,7 @@ class _Reader:
                 "]" if "=" in seen else ")",
             )
         (low, left, _), (high, _, right) = bounds["<"], bounds[">"]
-        return Named(_name(parts[at[0]]) or "", Sequence(left, (low, high), right), bounded=True)
+        return Named(name_of(parts[at[0]]) or "", Sequence(left, (low, high), right), bounded=True)
 
     def _plus_or_minus(self, items: Items) -> Value | None:
         signs = _signs(items)
@@ -134,7 +159,11 @@ class _Reader:
         return Set((*_spread(self.answer(plus)), *_spread(self.answer(minus))), listed=True)
 
     def _union(self, items: Items) -> Value | None:
-        parts, joints = _split(items, lambda item: item == r"\cup")
+        parts, joints = split(items, lambda item: item in (r"\setminus", "-"))
+        if len(parts) == 2 and spelled(parts[0]) == _REAL_NUMBERS and parts[1][:1] == (r"\{",):
+            points = self.answer(parts[1])
+            return all_but(points.parts) if isinstance(points, Set) else None
+        parts, joints = split(items, lambda item: item == r"\cup")
         return Union(tuple(self.answer(part) for part in parts)) if joints else None
 
     def _bracketed(self, items: Items) -> Value | None:
@@ -143,7 +172,7 @@ class _Reader:
             return None
         if left == r"\{" and right == r"\}":
             return self._set(inner)
-        parts, joints = _split(split_thousands(inner, True), lambda item: item in (",", ";"))
+        parts, joints = split(split_thousands(inner, True), lambda item: item in (",", ";"))
         if left in ("(", "[", "]") and right in (")", "]", "[") and joints:
             values = tuple(self.answer(part) for part in parts)  # ]1,2[ is (1,2)
             return Sequence("[" if left == "[" else "(", values, "]" if right == "]" else ")")
@@ -154,13 +183,15 @@ class _Reader:
         return None
 
     def _set(self, inner: Items) -> Value:
-        sides, bars = _split(inner, lambda item: item in ("|", ":"))
-        if len(bars) == 1 and _name(_split(sides[0], lambda item: item == r"\in")[0][0]) is not None:
+        sides, bars = split(inner, lambda item: item in ("|", ":"))
+        if len(bars) == 1 and name_of(split(sides[0], lambda item: item == r"\in")[0][0]) is not None:
             described = self.answer(sides[1])
             if isinstance(described, Named):
                 return described.value
             raise Unreadable("the description of a set")
-        parts, joints = _split(split_thousands(inner, True), lambda item: item in (",", ";"))
+        if bars and family(inner) is not None:
+            return self._family(inner) or Set(())
+        parts, joints = split(split_thousands(inner, True), lambda item: item in (",", ";"))
         values = [value for part in parts for value in _spread(self.answer(part))]
         return Set(tuple(values))
 
@@ -179,8 +210,11 @@ class _Reader:
             raise Unreadable("rows of unequal length")
         return Matrix(table.kind, rows)
 
+    def _combination(self, items: Items) -> Value | None:
+        return combination(items, self.answer)
+
     def _ratio(self, items: Items) -> Value | None:
-        parts, joints = _split(items, lambda item: item == ":")
+        parts, joints = split(items, lambda item: item == ":")
         if not joints:
             return None
         values = [self.answer(part) for part in parts]
@@ -213,7 +247,7 @@ class _Reader:
     def _quantity(self, items: Items) -> Value | None:
         if items[0] in CURRENCIES and len(items) > 1:
             value = self.answer(items[1:])
-            unit = read_unit(items[:1], False)[0]
+            unit = read_unit(items[:1])[0]
             if isinstance(value, Quantity):
                 return value if value.unit in (unit, Unit(())) else Quantity(value.value, unit * value.unit)
             return Quantity(value, unit)
@@ -223,7 +257,7 @@ class _Reader:
             value, rest = items[:start], items[start:]
             following = next((i for i in range(1, len(rest)) if number_at(rest, i) and rest[i - 1] != "^"), None)
             try:
-                unit, scale = read_unit(rest[:following], self.loose)
+                unit, scale = read_unit(rest[:following])
             except Unreadable:
                 continue
             if following is not None:
@@ -260,6 +294,22 @@ def _spread(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
+def _stands_alone(run: str) -> bool:
+    """Letters that are a word where nothing else stands: no, east, ABC; while xy, xyz and abc are products."""
+    if len(run) == 2:
+        return run.isalpha() and ("o" in run or run.lower() in ("no", "on"))
+    return len(run) > 2 and run.isalpha() and (is_word(run) or not run.islower())
+
+
+def _congruence(name: str | None, answer: Callable[[Items], Value], parts: list[Items]) -> Named:
+    """N = 42 (mod 100)."""
+    modulus = next((i for i, item in enumerate(parts[1]) if item in _MODULI), len(parts[1]))
+    residue = parts[1][: modulus - (parts[1][modulus - 1 : modulus] == ("(",))]
+    if name is None or len(parts) > 2:
+        raise Unreadable("what is congruent")
+    return Named(f"{name}≡{spelled(parts[1][modulus + 1 :]).strip('()')}", answer(residue))
+
+
 def _joins(item: object) -> bool:
     return item in ("and", "or")
 
@@ -278,25 +328,10 @@ def _with_signs(items: Items, signs: dict[str, str]) -> Items:
     return tuple(signed(item) for item in items)
 
 
-def _split(items: Items, separates: Callable[[str], bool]) -> tuple[list[Items], list[str]]:
-    """At the separators outside of brackets."""
-    parts: list[list] = [[]]
-    joints = []
-    depth = 0
-    for item in items:
-        depth += (item in CLOSING) - (item in _OPENED)
-        if depth == 0 and isinstance(item, str) and separates(item):
-            joints.append(item)
-            parts.append([])
-        else:
-            parts[-1].append(item)
-    return [tuple(part) for part in parts], joints
-
-
 def _balanced(items: Items) -> bool:
     depth = 0
     for item in items:
-        depth += (item in CLOSING) - (item in _OPENED)
+        depth += (item in CLOSING) - (item in OPENED)
         if depth < 0:
             return False
     return depth == 0
@@ -309,53 +344,6 @@ def _cell(items: Items) -> Items:
     return items
 
 
-def _name(items: Items) -> str | None:
-    """What a value can have as its name: x, x_1, f(x), AB, \\vec v, Area of the square."""
-    if not items:
-        return None
-    first, at = items[0], 1
-    inner = items[1:-1]
-    if first == "(" and items[-1] == ")" and "," in inner:
-        names = [_name(part) for part in _split(inner, lambda item: item == ",")[0]]
-        return None if None in names else _spelled(items)
-    if _is_product(items):
-        return _spelled(items)
-    if first in (r"\angle", r"\triangle") or first == "m" and items[1:2] == (r"\angle",):
-        at = 3 if first == "m" else 2
-    elif first in ACCENTS and len(items) > 1:
-        at = 2
-    elif isinstance(first, Words):
-        at = next((i for i, item in enumerate(items) if not isinstance(item, Words)), len(items))
-    elif not (isinstance(first, str) and (first in NAMES or first.isalpha() and (len(first) == 1 or first.isupper()))):
-        return None
-    while at < len(items) and items[at] in ("_", "'", "^"):
-        if items[at] == "^" and items[at + 1 : at + 2] != (Group(("-", "1")),):
-            return None
-        if items[at] == "^" and items[at + 2 : at + 3] != ("(",):
-            return None  # the inverse of a function, not 1/x
-        at += 1 if items[at] == "'" else 2
-    if items[at : at + 1] == ("(",) and closing_bracket(items, at) == len(items) - 1:
-        at = len(items)
-    return _spelled(items) if at >= len(items) else None
-
-
-def _is_product(items: Items) -> bool:
-    """A length, an area, a product or a quotient of names: AB, |z|, xy, \\frac{AO}{OB}, S_{ABC} : S."""
-    flat = [part for item in items for part in (item if isinstance(item, Group) else (item,))]
-    if not all(isinstance(part, str) for part in flat) or any(isinstance(part, Words) for part in flat):
-        return False
-    numbers = [at for at, part in enumerate(flat) if part.isdecimal()]  # a subscript is part of a name, a factor is not
-    if any(at == 0 or flat[at - 1] != "_" for at in numbers):
-        return False
-    named = all(part.isalpha() or part in _BETWEEN or part.isdecimal() for part in flat)
-    return named and any(part.isalpha() for part in flat) and (len(items) > 1 or len(items[0]) > 1)
-
-
-def _spelled(items: Items) -> str:
-    """x_1 and x_{1} alike."""
-    return "".join(_spelled(item) if isinstance(item, Group) else str(item) for item in items)
-
-
 def _relation(sides: list[Value], operators: list[str]) -> Relation:
     return Relation(tuple(sides), tuple(operators))
 
@@ -365,12 +353,12 @@ def _unit_starts(items: Items, loose: bool) -> list[int]:
     starts = []
     depth = 0
     for i, item in enumerate(items):
-        depth += (item in CLOSING) - (item in _OPENED)
+        depth += (item in CLOSING) - (item in OPENED)
         if depth or not i:
             continue
         degrees = item == "^" and items[i + 1 : i + 2] == (r"\circ",) and not set(items[:i]) & FUNCTIONS
         fraction = item == r"\frac" and all(isinstance(g, Group) and _all_units(g) for g in items[i + 1 : i + 3])
-        if degrees or fraction or names_unit(item, loose):
+        if degrees or fraction or begins_unit(items, i, loose):
             starts.append(i - 1 if items[i - 1] == "/" and i > 1 else i)
             if len(starts) == 3:
                 break

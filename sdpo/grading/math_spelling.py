@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 DEEPEST = 40  # levels of braces and environments
@@ -16,6 +16,10 @@ DEEPEST = 40  # levels of braces and environments
 
 class Unreadable(Exception):
     """The text is not mathematics that this program reads. No part of it is compared."""
+
+
+class NoValue(Unreadable):
+    """Something is divided by zero."""
 
 
 class Group(tuple):
@@ -27,7 +31,7 @@ class Words(str):
 
 
 class Apart(str):
-    """Letters behind a number and a blank: 3 cm, but 3cm may be a product."""
+    """Letters behind a number and a blank, which may be a unit: 3 cm, while 3cm is a product."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ _TOKEN = re.compile(
     | \\(?:left|right)\s*\. | \\[A-Za-z]+ | \\.
     | (?<![\d.])[1-9]\d{{0,2}}(?:{_SEPARATOR}\d{{3}})+(?!\d)(?:\.\d+)?
     | (?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+(?!\.?\d|[\^_{{]))?
-    | [A-Za-z]+ | \s+ | [<>!]= | .""",
+    | [A-Za-z]+ | \s+ | [<>!]= | \*\* | .""",
     re.VERBOSE | re.DOTALL,
 )
 _UNFINISHED = re.compile(r"\.(?:\s?\.)+")
@@ -61,6 +65,7 @@ _CHARACTERS = {
     "⟨": r"\langle ", "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
     "⌈": r"\lceil ", "⌉": r"\rceil ", "⁄": "/", "∕": "/", "∶": ":", "℃": r"^\circ C", "℉": r"^\circ F", "π": r"\pi ",
     "𝜋": r"\pi ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "…": r"\ldots ", "⋯": r"\ldots ", "，": ",", "∣": "|",
+    "\u2126": r"\text{ohm}",
 }  # fmt: skip
 _MARKED_DIGIT = re.compile("\\d(?:([\u0305\u0304])(?:\\d\\1)*|\u0307)")
 
@@ -80,12 +85,24 @@ _DROPPED_ARGUMENTS = {r"\color": 1, r"\textcolor": 1, r"\colorbox": 1, r"\fcolor
 _TEXT = _commands("text textrm textbf textit textsf texttt textnormal textsc textup emph mbox hbox mathrm operatorname")
 _TRANSPARENT = _commands("""mathbf mathit mathsf mathtt mathnormal boldsymbol bm pmb underline uline boxed fbox
     ensuremath smash mathop mathord mathopen mathclose""")
+_BLANKS = frozenset(["\\,", "\\;", "\\:", "\\ ", "~", "\\>", r"\quad", r"\enspace", r"\thinspace"])
+_GREEK = re.findall(
+    r"\w+",
+    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau
+    upsilon phi chi psi omega ell""",
+)
+INDEX = r"\aleph"  # the parameter of every family of answers
+NAMES = frozenset([INDEX, *(rf"\{letter}" for name in _GREEK for letter in (name, name.capitalize()))])
+_FRESH = frozenset(["=", "<", ">", r"\le", r"\ge", r"\approx", ",", ";"])  # behind these a number may begin
+# Products as well, as in 2\pi ft, but for a square or a cube.
+_AMBIGUOUS = frozenset(["ft", "mg", "ms", "mL", "ml", "cL", "cl", "hr", "yr"])
 FUNCTIONS = _commands("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp max min gcd lcm")
 _ALIASES = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
     r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\lparen": "(", r"\rparen": ")",
     r"\leq": r"\le", r"\leqslant": r"\le", r"\geq": r"\ge", r"\geqslant": r"\ge", r"\neq": r"\ne", r"\lt": "<",
-    r"\gt": ">", "<=": r"\le", ">=": r"\ge", "!=": r"\ne", r"\times": r"\cdot", "*": r"\cdot", r"\ast": r"\cdot",
+    r"\gt": ">", "<=": r"\le", ">=": r"\ge", "!=": r"\ne", r"\times": r"\cdot", "**": "^", "*": r"\cdot",
+    r"\ast": r"\cdot",
     r"\varnothing": r"\emptyset", r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\mid": "|",
     r"\colon": ":", r"\rightarrow": r"\to", r"\dots": r"\ldots",
     r"\cdots": r"\ldots", r"\varphi": r"\phi", r"\varepsilon": r"\epsilon", r"\vartheta": r"\theta", r"\lg": r"\log",
@@ -111,7 +128,11 @@ def tree(text: str) -> Items:
 
 
 def _latex(text: str) -> str:
-    """Unicode's mathematics in LaTeX."""
+    """Unicode's mathematics in LaTeX, without Markdown around all of it."""
+    for mark in ("$", "**", "__", "*", "`", "$"):
+        inner = text.strip()[len(mark) : -len(mark)]
+        if inner and mark not in inner and text.strip() == mark + inner + mark:
+            text = inner
     if not text.isascii():
         text = _MARKED_DIGIT.sub(_repeating, text)
         runs = groupby(text, key=lambda c: unicodedata.decomposition(c).split(" ")[0] if c > "\x7f" else "")
@@ -227,10 +248,12 @@ def _clean(items: list[Item], text: bool) -> list[Item]:
     shifts = items.count("$")
     queue = list(reversed(items))
     item: Item = ""
+    numeric = True  # no letters so far but words and units
     while queue:
         before, item = item, queue.pop()
         if isinstance(item, Group):
             out.append(Group(_flat(_clean(list(item), in_words))))
+            numeric = numeric and _is_numeric(out[-1])
         elif not isinstance(item, str):
             out.append(item)
         elif item in _TEXT:
@@ -238,6 +261,7 @@ def _clean(items: list[Item], text: bool) -> list[Item]:
         elif item in _TRANSPARENT:
             inner = _flat(_clean(_argument(queue), in_words))
             out.append(inner[0] if len(inner) == 1 else Group(inner))
+            numeric = numeric and _is_numeric(out[-1])
         elif item in _DROPPED_ARGUMENTS:
             for _ in range(_DROPPED_ARGUMENTS[item]):
                 _argument(queue)
@@ -249,27 +273,59 @@ def _clean(items: list[Item], text: bool) -> list[Item]:
                 out.append(r"\$")
         elif item in (r"\degree", r"\textdegree"):
             out.extend(("^", r"\circ"))
-        elif item[0].isalpha() and (in_words or _is_word(item, before, queue, out)):
+        elif item[0].isalpha() and in_words:
             out.append(Words(item))
-        elif item.isalpha() and str(before).isspace() and str(out[-1:])[-3:-2].isdigit() and out[-2:-1] != [r"\frac"]:
-            out.append(Apart(_ALIASES.get(item, item)) if f"\\{item}" not in FUNCTIONS else f"\\{item}")
+        elif item == r"\Omega" and isinstance(out[-1] if out else "", Words | Apart) and out[-1] in ("k", "M"):
+            out[-1] = Apart(f"{out[-1]}ohm")
         else:
-            out.append(f"\\{item}" if f"\\{item}" in FUNCTIONS else _ALIASES.get(item, item))
+            spaced = isinstance(before, str) and (before.isspace() or before in _BLANKS)
+            behind = numeric and (spaced and _ends_number(out, queue, item) or out[-1:] == ["/"] and is_word(item))
+            out.append(_letters(item, spaced, behind, queue, out))
+            power_of_ten = item == "x" and "10" in queue[-2:]
+            numeric = out[-1] in _FRESH or numeric and (_is_numeric(out[-1]) or power_of_ten)
     return out
 
 
-def _is_word(run: str, before: Item, queue: list[Item], out: list[Item]) -> bool:
-    """Outside of a text: letters set apart by blanks, behind a number (12 apples) or beside other letters (no root)."""
-    if f"\\{run}" in FUNCTIONS or run in _ALIASES or len(run) < 2:
-        return False
+def _letters(run: str, spaced: bool, behind: bool, queue: list[Item], out: list[Item]) -> Item:
+    """Outside of a text: a function, a constant, a product, or letters set apart by blanks, which are a unit or a word
+    behind a number (12 apples), and a word beside others (no root)."""
+    if f"\\{run}" in FUNCTIONS:
+        return f"\\{run}"
+    if run == r"\Omega" and behind:
+        return Apart("ohm")
+    if run in _ALIASES or not run.isalpha():
+        return _ALIASES.get(run, run)
     after = queue[-2] if len(queue) > 1 and isinstance(queue[-1], str) and queue[-1].isspace() else ""
-    if isinstance(after, str) and after.isalpha() and len(after) > 1 and f"\\{after}" not in FUNCTIONS:
+    beside = isinstance(after, str) and after.isalpha() and len(after) > 1 and f"\\{after}" not in FUNCTIONS
+    beside = beside or spaced and isinstance(out[-1] if out else "", Words)
+    if len(run) > 1 and beside or behind and is_word(run):
+        return Words(run)
+    return Apart(run) if behind else run
+
+
+def is_word(run: str) -> bool:
+    """Three letters that can be spoken and are not in the order of the alphabet, as those of a product are."""
+    small = run.lower()
+    product = set(small).isdisjoint("aeiou") or all(a < b for a, b in pairwise(small))
+    return len(run) > 2 and run.isalpha() and run[1:].islower() and not product
+
+
+def _ends_number(out: list[Item], queue: list[Item], run: str) -> bool:
+    """Can what was read so far, which has no letters, be a number with its unit behind it?"""
+    last = out[-1] if out else ""
+    fraction = out[-2:-1] == [r"\frac"]
+    if isinstance(last, str) and last[-1:].isdigit() and not fraction:
         return True
-    if not out or not isinstance(before, str) or not before.isspace() or not isinstance(out[-1], str):
-        return False
-    return isinstance(out[-1], Words) or len(run) > 2 and out[-1][-1].isdigit()
+    power = queue[-2] if queue[-1:] == ["^"] and len(queue) > 1 else ""
+    certain = run not in _AMBIGUOUS or "".join(map(str, power)) in ("2", "3")
+    return certain and (isinstance(last, Group) or last in (")", "!", r"\pi") or fraction and len(str(last)) == 2)
 
 
+def _is_numeric(item: Item) -> bool:
+    if isinstance(item, Group):
+        return all(map(_is_numeric, item))
+    letters = isinstance(item, str) and not isinstance(item, Words | Apart)
+    return not (letters and (item.isalpha() or item in NAMES or item in FUNCTIONS))
 def _named(words: list[Item]) -> list[Item]:
     """\\operatorname{sin} and \\mathrm{sin} are \\sin."""
     return [f"\\{words[0]}"] if len(words) == 1 and f"\\{words[0]}" in FUNCTIONS else words

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .math_spelling import Apart, Group, Items, Unreadable, Words
+from .math_spelling import Apart, Group, Items, Unreadable, Words, is_word
 
 # dimension: names and sizes. The size of a degree is in multiples of pi.
 _TABLE = {
     "length": "m meter metre 1; mm millimeter millimetre .001; cm centimeter centimetre .01; dm decimeter .1; "
-    "km kilometer kilometre 1000; μm micrometer 1e-6; nm nanometer 1e-9; in inch .0254; ft foot feet .3048; "
+    "km kilometer kilometre 1000; nm nanometer 1e-9; in inch .0254; ft foot feet .3048; "
     "yd yard .9144; mi mile 1609.344",
     "time": "s sec \\sec second 1; ms millisecond .001; min \\min minute 60; h hr hour 3600; day 86400; week 604800",
     "years": "month 1; year yr 12; decade 120",
@@ -36,7 +36,7 @@ _TABLE = {
     "charge": "C coulomb 1",
     "current": "A ampere amp 1",
     "voltage": "V volt 1",
-    "resistance": "Ω ohm 1",
+    "resistance": "ohm \\Omega 1; kohm 1000; Mohm 1000000",
     "frequency": "Hz hertz 1; kHz 1000; MHz 1000000",
     "amount": "mol mole 1",
     "any": "unit 1",
@@ -50,9 +50,9 @@ _NO_UNIT = frozenset(
     re.findall(
         r"\w+",
         """is are was be not no non if than but for when because to plus minus times over or nor only never
-    divided by factorial pi root dozen dozens gross score scores pair pairs half halves third thirds fourth fourths
+    divided by factorial pi root dozen dozens gross score scores half halves third thirds fourth fourths
     quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths
-    thousandth thousandths millionth millionths couple couples zero one two three four five six seven eight nine eleven
+    thousandth thousandths millionth millionths zero one two three four five six seven eight nine eleven
     twelve twenty thirty forty fifty sixty
     negative negated opposite below under beneath above less more fewer greater smaller larger least most
     doubled double twice tripled triple thrice halved quadrupled multiplied added subtracted increased decreased
@@ -60,6 +60,13 @@ _NO_UNIT = frozenset(
     incorrect wrong false untrue invalid impossible unknown undefined maybe perhaps possibly probably
     about approximately roughly nearly almost too many few off etc isn isnt aint without except
     neither none unless rather instead error mistake infinity""",
+    )
+)
+_ADJECTIVES = frozenset(
+    re.findall(
+        r"\w+",
+        """negative opposite false untrue wrong incorrect invalid impossible unknown smaller larger greater double
+    triple inverse""",
     )
 )
 _DIVISIONS = ("/", "per", "a", "an", "each", "every")
@@ -112,7 +119,7 @@ _KNOWN = _known()
 
 def known_unit(word: str) -> Unit | None:
     found = _KNOWN.get(word) or _KNOWN.get(word.lower() if len(word) > 2 else word)
-    if found is None and len(word) > 3:
+    if found is None and len(word) > 2:
         for ending in ("s", "es"):
             found = found or _KNOWN.get(word.lower().removesuffix(ending))
     return found
@@ -120,15 +127,26 @@ def known_unit(word: str) -> Unit | None:
 
 def names_unit(item: object, loose: bool) -> bool:
     """Letters outside of a text are a unit only where several of them stand apart: 5 cm, while 5cm may be 5 times c
-    times m. Loose: the other answer has a unit too."""
+    times m. Loose: there is a unit already, or the other answer has one too."""
     if isinstance(item, Words) or not isinstance(item, str):
         return isinstance(item, Words)
-    if item in CURRENCIES or item in _SCALES or item.lower() in ("\\%", "¢", "Ω", "\\min", "\\sec", "am", "pm"):
+    if item in CURRENCIES or item in _SCALES or item.lower() in ("\\%", "¢", "\\min", "\\sec", "am", "pm"):
         return True
-    return (isinstance(item, Apart) and len(item) > 1 or loose) and known_unit(item) is not None
+    if isinstance(item, Apart) and len(item) > 1 or loose:
+        return known_unit(item) is not None or item in _POWERS or loose and is_word(item)
+    return False
 
 
-def read_unit(items: Items, loose: bool) -> tuple[Unit, int]:
+def begins_unit(items: Items, at: int, loose: bool) -> bool:
+    """A letter does with a unit of several letters below it, which is no quotient that is read, and in m/s."""
+    if names_unit(items[at], loose):
+        return True
+    below = str(items[at + 2]) if items[at + 1 : at + 2] == ("/",) and len(items) > at + 2 else ""
+    known = isinstance(items[at], Apart) and known_unit(str(items[at])) and known_unit(below)
+    return bool(known) and (len(below) > 1 or (items[at], below) == ("m", "s"))
+
+
+def read_unit(items: Items) -> tuple[Unit, int]:
     """The unit, and the power of ten that words such as "million" bring. Raises Unreadable."""
     scale = 0
     while items and isinstance(items[0], str) and items[0].lower() in _SCALES:
@@ -137,25 +155,25 @@ def read_unit(items: Items, loose: bool) -> tuple[Unit, int]:
     if half in ("am", "pm"):
         return Unit(((half, 1),)), scale
     if items[:1] in (("/",), ("per",)):
-        return _product(items[1:], loose) ** -1, scale
+        return _product(items[1:]) ** -1, scale
     unit, start = Unit(()), 0
     if not items and scale:
         return unit, scale
     for at in [i for i, item in enumerate(items) if i and item in _DIVISIONS] + [len(items)]:
         if at > start:
-            run = _product(items[start:at], loose)
-            unit *= run if not start else run**-1
+            unit *= _product(items[start:at]) ** (-1 if start else 1)
         start = at + 1
     return unit, scale
 
 
-def _product(items: Items, loose: bool) -> Unit:
-    """Units multiplied. Of words that are no unit the last one says what was counted, unless a unit stands beside."""
+def _product(items: Items) -> Unit:
+    """Units multiplied. Of words that are no unit the last one before "of" says what was counted, unless a unit stands
+    beside."""
     unit, last, counted, power, at = Unit(()), None, "", 1, 0
     while at < len(items):
         item, word, at = items[at], str(items[at]).lower(), at + 1
         if item == "\\frac" and len(items) > at + 1:
-            last = read_unit(items[at], True)[0] * read_unit(items[at + 1], True)[0] ** -1
+            last = read_unit(items[at])[0] * read_unit(items[at + 1])[0] ** -1
             unit, at = unit * last, at + 2
         elif item == "^" and items[at : at + 1] == ("\\circ",):
             scale = _TEMPERATURES.get("".join(map(str, items[at + 1 : at + 2])).lower())
@@ -170,7 +188,7 @@ def _product(items: Items, loose: bool) -> Unit:
             power = _POWERS[word]
         elif item in ("\\cdot", "-", "."):
             continue
-        elif not names_unit(item, loose) or word in _NO_UNIT:
+        elif not names_unit(item, True) or word in _NO_UNIT and not _describes(word, items[at : at + 1]):
             raise Unreadable(f"no unit: {item}")
         elif word in ("degree", "degrees") and str(items[at : at + 1]).lower()[2:3] in ("c", "f"):
             continue
@@ -179,13 +197,20 @@ def _product(items: Items, loose: bool) -> Unit:
                 raise Unreadable("a percentage of something")
             last = found**power
             unit, power = unit * last, 1
-        elif len(word) < 3:
+        elif len(word) < 3 and word != "of":
             raise Unreadable("a letter that is no unit")
-        else:
-            counted = _singular(word)
+        elif "of" not in items[: at - 1]:
+            counted = _singular(word) if word != "of" else counted
     if last is None and not counted:
         raise Unreadable("no unit")
     return unit if last is not None else Unit(((counted, power),))
+
+
+def _describes(word: str, following: Items) -> bool:
+    """42 negative integers are 42, while 42 negative is not."""
+    noun = str(following[0]).lower() if following else ""
+    plural = noun != _singular(noun) and not noun.endswith("ss") and noun not in _NO_UNIT and not known_unit(noun)
+    return word in _ADJECTIVES and plural
 
 
 def _percent(item: object) -> Unit | None:

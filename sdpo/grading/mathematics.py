@@ -10,11 +10,13 @@ from sdpo.records import Grade, GradeStatus, Prompt
 from .math_objects import Leaf, Text, Value
 from .math_pool import AlgebraPool, AlgebraTimeout
 from .math_reading import read, trimmed
-from .math_spelling import Items, Unreadable, tree
+from .math_spelling import Items, NoValue, Unreadable, tree
 from .result import failed, passed, ungraded
 
 NO_BOX = "No final answer was found. Put it in \\boxed{}."
 CUT_OFF = "The response was cut off before its final answer."
+NOT_READ = "cannot be read as mathematics: write it as LaTeX, words within \\text{}"
+NO_VALUE = "has no value: it divides by zero, or asks a function for what it does not have"
 MAX_ANSWER = 2000  # characters that are read as mathematics
 
 
@@ -26,26 +28,28 @@ class MathGrader:
         self.reveal_gold = reveal_gold
 
     def check(self, prompt: Prompt) -> str | None:
-        gold = read_gold(prompt.ground_truth)
-        if gold is None or not is_usable(gold):
-            return f"gold answer {prompt.ground_truth!r} cannot be read as mathematics"
-        return None
+        fault = gold_fault(read_gold(prompt.ground_truth))
+        return f"gold answer {prompt.ground_truth!r} {fault}" if fault else None
 
     def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
         gold = read_gold(prompt.ground_truth)
-        if gold is None or not is_usable(gold):
-            return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {prompt.ground_truth!r}")
+        fault = gold_fault(gold)
+        if gold is None or fault:
+            return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {prompt.ground_truth!r} {fault}")
         try:
             given = last_boxed(answer)
         except NoAnswer:
             return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_BOX)
-        if self.equal(gold, given):
+        equal = self.equal(gold, given)
+        if equal is None:
+            return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {gold!r} {NO_VALUE}")
+        if equal:
             return passed()
         reveal = f" The correct answer is {gold}." if self.reveal_gold else ""
         return failed(GradeStatus.WRONG, f"Wrong answer: the final answer is not correct.{reveal}")
 
-    def equal(self, gold: str, given: str) -> bool:
-        """The same text, or plain numbers, need no algebra."""
+    def equal(self, gold: str, given: str) -> bool | None:
+        """The same text, or plain numbers, need no algebra. None: the gold answer has no value."""
         if len(given) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return given == gold
         ours, theirs = _spelled(gold), _spelled(given)
@@ -64,12 +68,19 @@ class MathGrader:
             return False  # an answer that cannot be evaluated in time is not an answer
 
 
-def is_usable(gold: str) -> bool:
-    """Anything but running text. What is not read as mathematics is compared by its spelling."""
-    if len(gold) > MAX_ANSWER:
-        return True
-    value = _value(gold)
-    return bool(_spelled(gold)) and not (isinstance(value, Text) and " " in value.words and "\\" not in gold)
+def gold_fault(gold: str | None) -> str | None:
+    """Why a gold answer cannot be one: it is running text, or divides by zero. What is not read as mathematics is
+    compared by its spelling."""
+    if gold is None or len(gold) > MAX_ANSWER:
+        return NOT_READ if gold is None else None
+    try:
+        value: Value | None = read(gold)
+    except Unreadable as error:
+        if isinstance(error, NoValue):
+            return NO_VALUE
+        value = None
+    text = isinstance(value, Text) and " " in value.words and "\\" not in gold
+    return NOT_READ if text or not _spelled(gold) else None
 
 
 def _spelled(text: str) -> Items | None:

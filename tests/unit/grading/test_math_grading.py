@@ -9,7 +9,7 @@ from sdpo.data.boxed import NoAnswer, last_boxed
 from sdpo.grading.math_equality import Equality
 from sdpo.grading.math_pool import AlgebraFault, AlgebraPool, AlgebraProcess
 from sdpo.grading.math_reading import read
-from sdpo.grading.mathematics import MathGrader, is_usable
+from sdpo.grading.mathematics import MathGrader, gold_fault
 from sdpo.records import GradeStatus, Prompt
 
 SECONDS = 2.0  # of CPU time
@@ -210,9 +210,30 @@ def test_the_box_is_found_in_twenty_thousand():
 
 def test_gold_answers_are_checked_without_the_algebra():
     for gold in (r"\frac{x+1}{2}", "(1, 2)", r"\{1,2\}", "x=5", r"2\sqrt{3}", "sin x", r"[0, \infty)", "east"):
-        assert is_usable(gold), gold
+        assert gold_fault(gold) is None, gold
     for gold in ("see the figure", r"\frac{1}{2", "", "1}"):
-        assert not is_usable(gold), gold
+        assert gold_fault(gold), gold
+
+
+@pytest.mark.parametrize(
+    "gold",
+    ["1/0", r"\frac{1}{0}", r"\frac{x}{0.0}", "x/0", r"\frac{0}{0}", r"(1, \frac{1}{\frac{0}{2}})", "x=2/0", "1/0%"],
+)
+def test_a_gold_answer_that_divides_by_zero_is_refused_at_data_load(grader, gold):
+    assert "has no value: it divides by zero" in grader.check(prompt(gold))
+    assert grade(grader, rf"\boxed{{{gold}}}", gold).status is GradeStatus.INVALID_GOLD
+
+
+@pytest.mark.parametrize("gold", [r"\frac{1}{1-1}", "1/(2-2)", "0^{-1}", r"\ln 0", r"\tan 90^\circ"])
+def test_a_gold_answer_without_a_value_is_found_when_an_answer_is_compared(grader, gold):
+    result = grade(grader, r"\boxed{2x}", gold)
+    assert (result.status, result.reward) == (GradeStatus.INVALID_GOLD, None)
+
+
+@pytest.mark.parametrize("gold", ["1/0.5", r"\frac{0}{1}", r"\frac{1}{0!}", "0", r"\frac{x}{1-y}", r"\infty", "1/0.01"])
+def test_a_gold_answer_with_a_zero_that_divides_nothing_is_no_fault(grader, gold):
+    assert grader.check(prompt(gold)) is None
+    assert grade(grader, r"\boxed{17}", gold).status is GradeStatus.WRONG
 
 
 def test_numbers_are_read_exactly():

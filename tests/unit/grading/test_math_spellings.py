@@ -198,6 +198,73 @@ def quantity(data, value):
     return draws(data, str(number), f"{number}.0", integer(data, number)) + draws(data, *UNITS[unit])
 
 
+VALUES = ["5", "1.5", r"\frac32", r"\frac{3}{2}", "3/2", "1 1/2", r"36\pi", r"36\pi ", r"3\sqrt{2}", "10^3", "2^{10}"]
+BARE = ["cm", "km", "kg", "inches", "dollars", "apples", "cm^2", "cm³", "km/h", "km/s^2", "miles per hour", "g/mL"]
+SEPARATORS = [" ", r"\,", "~", r"\ ", r" \ "]
+
+
+@settings(max_examples=100)
+@given(data=st.data(), value=st.sampled_from(VALUES), other=st.sampled_from(VALUES), unit=st.sampled_from(BARE))
+def test_a_bare_unit_with_a_blank_before_it_may_stand_behind_any_number(data, value, other, unit):
+    answer = styled(data, f"{value}{draws(data, *SEPARATORS)}{unit}")
+    assert same(value, answer) and same(answer, value)
+    assert same(answer, rf"{value}\text{{ {unit.replace('^2', '').replace('^', '')}}}") or "^" in unit
+    assert same(other, answer) == same(other, value)
+
+
+PRODUCTS = ["ft", "rh", "xy", "mg", "mv", "kx", "abc", "xyz", "mgh", "bh", "x", "ab c", "m", "g", "V/t", "h/g", "kT"]
+
+
+@settings(max_examples=60)
+@given(data=st.data(), value=st.sampled_from([v for v in VALUES if not v[-1].isdigit() or "f" in v]),
+       letters=st.sampled_from(PRODUCTS))  # fmt: skip
+def test_a_product_of_letters_is_not_answered_by_its_number(data, value, letters):
+    product = f"{value}{draws(data, *SEPARATORS)}{letters}"
+    assert not same(product, value) and not same(value, product)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), word=st.sampled_from(["east", "no", "listen", "Tuesday", "red", "stop", "NO", "angle", "even"]))
+def test_a_word_is_not_answered_by_another_arrangement_of_its_letters(data, word):
+    letters = "".join(data.draw(st.permutations(word)))
+    spelling = draws(data, letters, rf"\text{{{letters}}}", f"${letters}$", letters.lower())
+    assert same(word, spelling) == (letters.lower() == word.lower())
+
+
+@settings(max_examples=40)
+@given(data=st.data(), start=RATIONALS, step=RATIONALS.filter(bool), far=RATIONALS.filter(lambda q: q % 1), n=INTEGERS)
+def test_a_family_is_the_same_counted_from_another_number_or_downwards(data, start, step, far, n):
+    def written(first, by):
+        letter = draws(data, "k", "n", "m")
+        integers = rf"\text{{where }}{letter}\text{{ is an integer}}"
+        tails = rf", {letter}\in\mathbb{{Z}}", rf"\ ({letter} \in \mathbb Z)", rf", {integers}"
+        tail = draws(data, *tails, rf"\text{{ for all integers }}{letter}")
+        return rf"x=({first})\pi+({by}){letter}\pi{tail}"
+
+    gold = written(start, step)
+    assert same(gold, written(start + n * step, draws(data, step, -step)))
+    assert not same(gold, written(start + far * step, step))
+    assert not same(gold, written(start, 2 * step))
+
+
+@settings(max_examples=40)
+@given(data=st.data(), points=st.lists(RATIONALS, min_size=1, max_size=3, unique=True), other=RATIONALS)
+def test_all_numbers_but_some_are_the_intervals_between_them(data, points, other):
+    def written(points):
+        texts = [rational(data, point) for point in points]
+        ends = [r"-\infty", *(rational(data, point) for point in sorted(points)), r"\infty"]
+        return draws(
+            data,
+            r"\cup ".join(f"({low}, {high})" for low, high in zip(ends, ends[1:], strict=False)),
+            rf"\mathbb{{R}}\setminus\{{{', '.join(texts)}\}}",
+            ", ".join(rf"x\ne {text}" for text in texts),
+        )
+
+    assert same(written(points), written(data.draw(st.permutations(points))))
+    changed = [other, *points[1:]]
+    assert same(written(points), written(changed)) == (set(changed) == set(points))
+
+
 OBJECTS = {
     "integer": (st.integers(-10**7, 10**7), integer),
     "rational": (RATIONALS, rational),
