@@ -8,6 +8,13 @@ import re
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,/]*\d|-?\d)(?=[\s$.,;]|$)")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+# What takes back the letter or the box before it.
+DENIED = re.compile(
+    r"[\s).$*}]*+(?:(?:is|was|seems|can|would)(?:n['’]?t\b|\s++(?:(?:definitely|clearly|certainly|surely|be)\s++)?+"
+    r"(?:not|never|wrong|incorrect|false|impossible|unlikely)\b)|cannot\b"
+    r"|,?\s*+(?:which|but\s++(?:it|that|this))\s++is\s++(?:not\s++(?:right|correct)|wrong|incorrect)\b)",
+    re.IGNORECASE,
+)
 MAX_JOINT = 60  # characters between two boxes of one answer
 
 _BLANK = re.compile(r"\\text\s*(?=\{)|\\(?:quad|qquad|[()\[\],;:! ])|[\s$*{}~&]")
@@ -22,8 +29,8 @@ def last_boxed(text: str) -> str:
     """Content of the last box, of the outermost where boxes are nested, without further boxes around it. Boxes with
     nothing but blanks, a comma, "and" or "or" between them are one answer and come joined by commas.
 
-    Raises NoAnswer when there is none, or when the last one is never closed: an earlier box is not the final answer
-    then. Linear in the length of the text, which a model wrote.
+    Raises NoAnswer when there is none, or when the last one is never closed or "is wrong": an earlier box is not the
+    final answer then. Linear in the length of the text, which a model wrote.
     """
     boxes = list(BOX.finditer(text))
     bare = list(BARE_BOX.finditer(text))
@@ -38,6 +45,8 @@ def last_boxed(text: str) -> str:
     for box in boxes:
         if box.end() in closing and not (outer and box.start() < outer[-1][2]):
             outer.append((box.start(), box.end(), closing[box.end()]))
+    if DENIED.match(text, outer[-1][2] + 1):
+        raise NoAnswer("the last box is taken back")
     answers = [_unwrap(text, closing, outer[-1][1] + 1, outer[-1][2])]
     for (_, opening, end), (following, _, _) in zip(outer[-2::-1], outer[:0:-1], strict=False):
         if not _joined(text[end + 1 : min(following, end + 2 + MAX_JOINT)]):

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
+from sdpo.data.boxed import DENIED
 from sdpo.records import Grade, GradeStatus, Prompt
 
 from .extract import tagged
@@ -47,14 +48,23 @@ DOUBT = re.compile(
     r"|(?:do|does|did|is|was|would|could|should|ca|wo)n['’]?t)\b",
     re.IGNORECASE,
 )
-DENIED = re.compile(
-    r"[\s).]*+(?:is|was|seems|can|would)(?:n['’]?t\b|\s++(?:(?:definitely|clearly|certainly|be)\s++)?+"
-    r"(?:not|never|wrong|incorrect|false|impossible|unlikely)\b)|[\s)]*+,?\s*+which\s++is\s++(?:not\s++(?:right|correct)|wrong|incorrect)\b",
+# A denial before a box: "it is not \\boxed{B}", while "it does not move: \\boxed{B}" says B.
+DENYING = re.compile(
+    r"\b(?:not|never|doubt\w*|wrong|incorrect|false|unlikely|cannot|if|whether|(?:do|does|is|was|would|ca|wo)n['’]?t)"
+    r"(?:\s++(?:that|to|say|think|believe|it|the|a|final|correct|right|answer|option|choice|is|was|be|would)\b)*+[\s(]*$",
     re.IGNORECASE,
 )
 NAMED = re.compile(r"(?:option|choice|answer)(?:\s*+:\s*+|\s++)", re.IGNORECASE)
 FIRST = re.compile(r"\(\s*+([A-Za-z])\s*+\)|([A-Za-z])(?=[^\S\n]*+[.:),\-\n]|\s*+$)|([B-HJ-Zb-z])(?=\s++\S)")
-ALONE = re.compile(r"[#>\s-]*+(?:(?i:option|choice)\s++)?+\(?([A-Z])\)?[.:\s]*+")
+# A line, or the content of a tag, that is a letter alone or in the shortest of sentences; quotes are gone.
+ALONE = re.compile(
+    r"[#>\s-]*+(?:(?:so|thus|hence|therefore),?\s++)?+"
+    r"(?:I(?:\s++would|\s++will|ll)?+\s++(?:think|believe|guess|say|choose|pick|select|go\s++with)\s++(?:that\s++)?+)?+"
+    r"(?:(?:it|this|that|(?:the|my)\s++(?:\w++\s++)?(?:letter|one|answer|choice|option|pick))"
+    r"(?:s|\s++(?:is|must\s++be|should\s++be|would\s++be))\b\s*+:?+\s*+)?+"
+    r"(?:(?:the\s++)?+(?:option|choice|answer|letter)\s*+:?+\s*+)?+\(?([A-Za-z])\)?[.:!\s]*+",
+    re.IGNORECASE,
+)
 BETWEEN = re.compile(r"[\s$.,;&/+|*()]*+(?:(?:and|or)\b[\s$.,;*()]*+)?+", re.IGNORECASE)
 NO_ANSWER = "No answer was found in the response. Give the letter of the chosen option as <answer>LETTER</answer>."
 CUT_OFF = "The response was cut off before its answer."
@@ -96,7 +106,7 @@ def extract_letter(answer: str, choices: int, tags_required: bool = False) -> st
     if tags_required or "<answer>" in answer.lower():
         return None
     text = plain(answer)
-    found = sorted([*_stated(text), *((m.start(), m.end(), _leading(m[1])) for m in BOXED.finditer(text))])
+    found = sorted([*_stated(text), *_boxed(text)])
     if found:
         start, _, letter = found[-1]
         for _, end, other in found[-2:-1]:
@@ -106,14 +116,24 @@ def extract_letter(answer: str, choices: int, tags_required: bool = False) -> st
             return letter
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     alone = ALONE.fullmatch(lines[-1]) if lines else None
-    return alone[1] if alone and alone[1] in letters(choices) else None
+    return alone[1] if alone and alone[1] in letters(choices) else None  # a small one may be an article
+
+
+def _boxed(text: str) -> list[tuple[int, int, str | None]]:
+    """(start, end, letter) of every box; one that is denied has none."""
+    found = []
+    for match in BOXED.finditer(text):
+        denied = DENIED.match(text, match.end()) or DENYING.search(text[max(0, match.start() - 100) : match.start()])
+        found.append((match.start(), match.end(), None if denied else _leading(match[1])))
+    return found
 
 
 def from_tag(content: str, choices: int) -> str | None:
     """B, b, (B), B., **B**, "B. mitochondria", "B: text"; "ABCD" or "A or B" is no answer."""
     text = _tight(plain(content).replace(OPEN, "").replace(CLOSE, ""))
     stated = [] if FIRST.match(text.strip()) else _stated(text)
-    letter = stated[-1][2] if stated else _leading(text)
+    alone = ALONE.fullmatch(text.strip())
+    letter = alone[1].upper() if alone else stated[-1][2] if stated else _leading(text)
     return letter if letter is not None and letter in letters(choices) else None
 
 

@@ -144,6 +144,15 @@ def test_no_box_is_a_format_error(grader, response):
     assert grade(grader, response, "4").status is GradeStatus.FORMAT_ERROR
 
 
+@pytest.mark.parametrize(
+    "response", [r"\boxed{4} is wrong.", r"$\boxed{4}$ isn't right", r"\boxed{4}, which is incorrect"]
+)
+def test_a_box_that_is_taken_back_is_no_answer(grader, response):
+    assert grade(grader, response, "4").status is GradeStatus.FORMAT_ERROR
+    assert grade(grader, rf"{response} So it is \boxed{{5}}", "5").reward == 1.0
+    assert grade(grader, r"\boxed{4} is right, and 5 is wrong", "4").reward == 1.0
+
+
 def test_a_box_that_is_cut_off_takes_no_credit_from_an_earlier_one(grader):
     response = r"First part: \boxed{4}. So the final answer is \boxed{1"
     assert grade(grader, response, "4", truncated=True).status is GradeStatus.TRUNCATED

@@ -249,3 +249,37 @@ def test_the_usual_statements_name_a_letter(statement, letter):
 )  # fmt: skip
 def test_a_denied_or_doubted_letter_is_no_answer(statement, letter):
     assert grade(statement.format(letter), letter).status is GradeStatus.FORMAT_ERROR
+
+
+BOXES = ("\\boxed{{{}}}", "$\\boxed{{\\text{{{}}}}}$", "**\\boxed{{{}}}**", "\\[\\boxed{{({})}}\\]")
+DENIALS = ("{} is wrong", "It is not {}", "{} is not correct.", "{}, which is incorrect", "{} isn't right",
+           "I doubt it is {}", "I don't think the answer is {}", "{} cannot be right", "If the answer is {}",
+           "Not {}")  # fmt: skip
+STATEMENTS = ("{}", "{} is correct and D is not", "A is wrong, so {}",
+              "Since it does not converge the answer is {}", "\\boxed{{A}} is wrong. So {}", "This is not hard: {}",
+              "The answer is not A but {}", "If x > 1 then {}")  # fmt: skip
+
+
+@given(st.sampled_from("BC"), st.sampled_from(BOXES), st.sampled_from(DENIALS), st.sampled_from(STATEMENTS))
+def test_a_box_counts_unless_it_is_denied(letter, box, denial, statement):
+    boxed = box.format(letter)
+    assert grade(denial.format(boxed), letter).reward == 0.0
+    assert grade(statement.format(boxed), letter).reward == 1.0
+
+
+@pytest.mark.parametrize("letter", "BC")
+@pytest.mark.parametrize(
+    "sentence",
+    ["It is {}", "It's {}.", "So it is ({})", "I think {}", "I think it is **{}**", "I would go with {}",
+     "Therefore, {}", "This must be option {}", "The letter is {}", "My final choice is {}", "That's {}!"],
+)  # fmt: skip
+def test_the_shortest_sentences_say_a_letter_in_a_tag(sentence, letter):
+    assert grade(f"<answer>{sentence.format(letter)}</answer>", letter).reward == 1.0
+    assert grade(f"Let us see.\n{sentence.format(letter)}", letter).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "content", ["Vitamin {}", "It is vitamin {}", "This is {} code", "It is not {}", "I doubt it is {}", "A or {}"]
+)
+def test_a_letter_within_the_text_of_a_choice_is_none(content):
+    assert grade(f"<answer>{content.format('B')}</answer>", "B").reward == 0.0
