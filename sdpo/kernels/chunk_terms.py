@@ -20,14 +20,18 @@ INFINITE = 1e6  # nats; a divergence above met an impossible entry
 
 
 def chunk_terms_(
-    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, soft_cap: float | None = None
+    student: torch.Tensor,
+    teacher: torch.Tensor | LogProbs,
+    ids: torch.Tensor,
+    spec: Divergence,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
     """Statistics [7, n] of n tokens: divergence, log-prob of the sampled token, entropy of student and of teacher, mass
     of student and of teacher inside the support (1 unless mode is topk), and the factor of the gradient: `student`
     times it is the derivative of the divergence by the student's logits (before their soft cap, if there is one).
 
-    student, teacher: finite logits [n, V]; `student` becomes the gradient, `teacher` is used up. ids: [n] int64. One
-    floating dtype, but for the ids.
+    student, teacher: finite logits [n, V]; `student` becomes the gradient, `teacher` is used up. Of a teacher whose
+    answer is data, its log-probs (not for the mode full). ids: [n] int64. One floating dtype, but for the ids.
     """
     blocks = row_blocks(student)
     values = student.new_empty(STATISTICS, student.shape[0])
@@ -35,18 +39,21 @@ def chunk_terms_(
     for rows in blocks:
         room = scratch[:, : rows.stop - rows.start]
         with through_soft_cap(student[rows], soft_cap) as logits:
-            values[:, rows] = _block_terms_(logits, teacher[rows], ids[rows, None], spec, room)
+            other = teacher.rows(rows) if isinstance(teacher, LogProbs) else teacher[rows]
+            values[:, rows] = _block_terms_(logits, other, ids[rows, None], spec, room)
     values[0].masked_fill_(values[0] > INFINITE, torch.inf)
     return values
 
 
 def _block_terms_(
-    student: torch.Tensor, teacher: torch.Tensor, ids: torch.Tensor, spec: Divergence, scratch: torch.Tensor
+    student: torch.Tensor, teacher: torch.Tensor | LogProbs, ids: torch.Tensor, spec: Divergence, scratch: torch.Tensor
 ) -> torch.Tensor:
     """`chunk_terms_` of one block; ids [n, 1], scratch [3, n, V]."""
     p, q, spare = scratch
     own = _Side(student, p, exponentials_(student, spec.temperature, p))
-    other = _Side(teacher, q, exponentials_(teacher, spec.temperature, q))
+    other = teacher
+    if not isinstance(teacher, LogProbs):
+        other = _Side(teacher, q, exponentials_(teacher, spec.temperature, q))
     log_prob = own.softmax.log_probs(ids)
     entropies = own.entropy(spare), other.entropy(spare)
     mass = teacher_mass = torch.ones_like(log_prob)
@@ -75,6 +82,22 @@ class Softmax(NamedTuple):
         return (self.logits.gather(-1, ids) - self.top) * self.warmth - self.z.log()
 
 
+class LogProbs(NamedTuple):
+    """What a teacher that hands out no logits says of n tokens, at the rollout temperature."""
+
+    ids: torch.Tensor  # [n, K] int64: the support, or the sampled tokens
+    at_ids: torch.Tensor  # [n, K]
+    others: torch.Tensor  # [n, 1], log of the mass of all other entries
+    entropies: torch.Tensor  # [n, 1], nats
+    sampled: torch.Tensor  # [n, 1], of the sampled tokens
+
+    def rows(self, part: slice) -> LogProbs:
+        return LogProbs(*(column[part] for column in self))
+
+    def entropy(self, spare: torch.Tensor) -> torch.Tensor:
+        return self.entropies
+
+
 class FewCategories(NamedTuple):
     """Top-k and sampled-token modes, after which only the tokens `ids` are left to look at."""
 
@@ -85,11 +108,37 @@ class FewCategories(NamedTuple):
     masses: torch.Tensor  # [2, n], what student and teacher give to the support
 
 
-def few_categories(own: _Side, other: _Side, ids: torch.Tensor, spec: Divergence, spare: torch.Tensor) -> FewCategories:
+def few_categories(
+    own: _Side, other: _Side | LogProbs, ids: torch.Tensor, spec: Divergence, spare: torch.Tensor
+) -> FewCategories:
     """ids [n, 1]: the sampled tokens."""
-    ids, counted = chosen(own.logits, other.logits, ids, spec)
-    inside = own.softmax.log_probs(ids), other.softmax.log_probs(ids)
-    return compared(ids, counted, inside, (own.outside(ids, spare), other.outside(ids, spare)), spec)
+    if isinstance(other, LogProbs):
+        ids, inside, outside = other.ids, other.at_ids, other.others
+        counted = support.counted(ids, min(spec.topk, own.logits.shape[-1])) if spec.mode == "topk" else None
+    else:
+        ids, counted = chosen(own.logits, other.logits, ids, spec)
+        inside, outside = other.softmax.log_probs(ids), other.outside(ids, spare)
+    return compared(ids, counted, (own.softmax.log_probs(ids), inside), (own.outside(ids, spare), outside), spec)
+
+
+def log_probs_(
+    logits: torch.Tensor, sampled: torch.Tensor, spec: Divergence, student_ids: torch.Tensor | None = None
+) -> LogProbs:
+    """What `chunk_terms_` needs of a teacher with these logits [n, V], which are used up. sampled: [n] int64.
+    student_ids [n, k] int64: the student's share of the support, where it has one."""
+    found = []
+    for rows in row_blocks(logits):
+        own = logits[rows]
+        exps, spare = own.new_empty(2, *own.shape)
+        side, chosen_ids = _Side(own, exps, exponentials_(own, spec.temperature, exps)), sampled[rows, None]
+        if spec.mode == "topk":
+            asked = [] if student_ids is None else [student_ids[rows]]
+            mine = [] if spec.support == "student" else [support.top_ids(own, min(spec.topk, own.shape[-1]))]
+            chosen_ids = torch.cat([*asked, *mine], -1)
+        sampled_log_probs = side.softmax.log_probs(sampled[rows, None])
+        said = side.softmax.log_probs(chosen_ids), side.outside(chosen_ids, spare), side.entropy(spare)
+        found.append(LogProbs(chosen_ids, *said, sampled_log_probs))
+    return LogProbs(*map(torch.cat, zip(*found, strict=True)))
 
 
 def chosen(

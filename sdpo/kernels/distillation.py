@@ -15,12 +15,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from sdpo.errors import ModelError, problem
+from sdpo.kernels import chunk_terms
 from sdpo.kernels.choice import distillation_terms
-from sdpo.kernels.chunk_terms import STATISTICS
 from sdpo.kernels.divergence import Divergence
 from sdpo.kernels.head import token_chunks, wide
 from sdpo.kernels.head_gradient import HeadGradient
-from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
+from sdpo.kernels.lazy_logits import LazyLogits, LazyLogProbs, ResponseScores
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Distillation:
 
 
 def distillation_loss(
-    student: ResponseScores, teacher: LazyLogits, response_ids: torch.Tensor, distillation: Distillation
+    student: ResponseScores, teacher: LazyLogits | LazyLogProbs, response_ids: torch.Tensor, distillation: Distillation
 ) -> tuple[torch.Tensor, TokenTerms]:
     """Scalar loss over N response tokens (`response_ids` [N] int64), with a gradient to the student's hidden states,
     head and bias, and what there is to know about each token. Its backward pass can run once."""
@@ -90,14 +90,16 @@ def _run(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     tokens, width, dtype = ids.shape[0], student.vocab_size, wide(student.hidden.dtype)
     chunks = token_chunks(tokens, width, student.hidden)
-    values = student.hidden.new_empty(STATISTICS, tokens, dtype=dtype)
+    values = student.hidden.new_empty(chunk_terms.STATISTICS, tokens, dtype=dtype)
     loss = values.new_zeros(())
-    buffers = values.new_empty(2, chunks[0].stop if chunks else 0, width)
-    chunk_terms_ = distillation_terms(buffers)
+    few = isinstance(teacher, LazyLogProbs)  # then the formulas are few, and torch's
+    buffers = values.new_empty(1 if few else 2, chunks[0].stop if chunks else 0, width)
+    chunk_terms_ = chunk_terms.chunk_terms_ if few else distillation_terms(buffers)
     for part in chunks:
         size = part.stop - part.start
-        p_logits, q_logits = student.logits(part, buffers[0, :size]), teacher.logits(part, buffers[1, :size])
-        values[:, part] = chunk_terms_(p_logits, q_logits, ids[part], distillation.divergence, student.soft_cap)
+        p_logits = student.logits(part, buffers[0, :size])
+        said = teacher.at(part, ids[part], p_logits) if few else teacher.logits(part, buffers[1, :size])
+        values[:, part] = chunk_terms_(p_logits, said, ids[part], distillation.divergence, student.soft_cap)
         value, log_prob, factor = values[0, part], values[1, part], values[-1, part]
         weights = distillation.token_weights(part, log_prob).to(dtype)
         if distillation.cap is not None:

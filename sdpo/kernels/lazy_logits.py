@@ -7,11 +7,12 @@ The logits at index n are the model's output at the position *before* the n-th r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from sdpo.errors import ModelError, problem
+from sdpo.kernels.chunk_terms import LogProbs
 from sdpo.kernels.head import head_product, wide
 
 ALL = slice(None)
@@ -26,6 +27,20 @@ class LazyLogits(Protocol):
     def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
         """[n, vocab_size] of the n tokens in `part`, before the temperature; a constant, written into `out` if given.
         float32 (float64 if computed in float64)."""
+        ...
+
+
+@runtime_checkable
+class LazyLogProbs(Protocol):
+    """A teacher that hands out log-probs at a few ids instead: all that top-k and sampled-token modes look at.
+
+    sampled: [N], of the sampled tokens; known where `at` has been."""
+
+    vocab_size: int
+    sampled: torch.Tensor
+
+    def at(self, part: slice, ids: torch.Tensor, student_logits: torch.Tensor) -> LogProbs:
+        """Of the n tokens `ids` in `part`, where the student's logits are [n, vocab_size]: its top-k may be asked."""
         ...
 
 
@@ -82,7 +97,7 @@ class ResponseScores:
 class InterpolatedScores:
     """The trust-region teacher: logits = (1 - rate) * reference + rate * current, both given the same reprompt."""
 
-    reference: ResponseScores
+    reference: LazyLogits
     current: ResponseScores
     rate: float
 
