@@ -80,8 +80,9 @@ class SelfDistillationConfig:
     is_clip: float | None = 2.0  # cap of the importance weight p/p_old; null: no weight
     divergence_clip: float | None = None  # cap of a token's divergence; null: none
     loss_normalization: str = "component"  # what each component of the loss divides by: its own tokens of the optimizer step | all trained tokens | micro_batch (its own of the micro-batch, only to reproduce others' numbers)
-    teacher_regularization: str = "ema"  # ema | trust-region | frozen | live
+    teacher_regularization: str = "ema"  # ema | trust-region | frozen | live | snapshot (the student of every so many rollout batches)
     teacher_update_rate: float = 0.05  # tau: EMA step, or weight of the student in the trust region
+    teacher_snapshot_every: int = 10  # rollout batches from one snapshot to the next
     teacher_update_interval: str = "batch"  # the EMA step comes once after a rollout batch, or after each optimizer_step of it
     teacher_master_dtype: str = "float32"  # float32 | bfloat16 (where fsdp_config.param_dtype is; the EMA also keeps what rounding cuts off)
     teacher_offload: bool = False  # keep the teacher in CPU memory (on a CPU: in a file); its layers come one by one
@@ -169,6 +170,7 @@ class RolloutConfig:
 @dataclass
 class RefConfig:
     placement: str = "colocated"  # teacher in the actor's process (colocated) or in its own worker group (remote)
+    ranks: int | None = None  # of that group: processes, GPUs where there are some, that share its weights; null: as many as the actor's
 
 
 @dataclass

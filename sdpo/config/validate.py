@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _ACTOR = "actor_rollout_ref.actor"
 _DISTILL = f"{_ACTOR}.self_distillation"
+_REF = "actor_rollout_ref.ref"
 _ROLLOUT = "actor_rollout_ref.rollout"
 # Keys that the design has and this version only accepts at their default.
 NOT_AVAILABLE = {
@@ -233,14 +234,26 @@ def _check_rollout(config: Config) -> None:
 
 
 def _check_teacher_placement(config: Config) -> None:
-    if not descriptor_of(config).needs_teacher or config.actor_rollout_ref.ref.placement == "colocated":
+    ref, trainer = config.actor_rollout_ref.ref, config.trainer
+    if ref.placement == "colocated":
+        if ref.ranks is not None:
+            raise _refuse(f"{_REF}.ranks", ref.ranks, "null with placement=colocated", "the teacher is in the actor's")
         return
     settings = config.actor_rollout_ref.actor.self_distillation
-    field, fix = "actor_rollout_ref.ref.placement", "use colocated"
-    if settings.full_logit_distillation and settings.distillation_topk is None:
-        allowed = "colocated with full-logit distillation: logits of the whole vocabulary never leave the actor"
-        raise _refuse(field, "remote", allowed, f"{fix}, or {_DISTILL}.distillation_topk=100")
-    raise _refuse(field, "remote", "colocated: the separate teacher workers are not part of this version", fix)
+    if not descriptor_of(config).needs_teacher:
+        return
+    if settings.teacher_regularization == "live":
+        allowed = "colocated with teacher_regularization=live"
+        raise _refuse(f"{_REF}.placement", "remote", allowed, "it has no weights of its own")
+    if settings.teacher_offload:
+        fix = "the teacher takes no memory of the actor's there"
+        raise _refuse(f"{_DISTILL}.teacher_offload", True, f"false with {_REF}.placement=remote", fix)
+    actor, ranks = trainer.n_gpus_per_node * trainer.nnodes, ref.ranks or 1
+    if actor % ranks and ranks % actor:
+        allowed = f"a divisor or a multiple of the actor's {actor}"
+        raise _refuse(f"{_REF}.ranks", ranks, allowed, "so that each has as many micro-batches to score")
+    if config.cluster == "inline" and ranks > 1:
+        raise _refuse(f"{_REF}.ranks", ranks, "null or 1 with cluster=inline", "use cluster=ray")
 
 
 def _check_machine(config: Config) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
+from sdpo.kernels.lazy_logits import LazyLogits, LazyLogProbs, ResponseScores
 from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.tokens.packing import PackedSide
@@ -18,8 +18,8 @@ class Teacher(Protocol):
 
     module: PolicyModule | None = None
 
-    def scores(self, side: PackedSide) -> LazyLogits:
-        """LazyLogits [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
+    def scores(self, side: PackedSide) -> LazyLogits | LazyLogProbs:
+        """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
 
     def release(self) -> None:
         """Called when nothing of the scores is needed any more: weights that are kept elsewhere may leave memory."""
@@ -37,6 +37,16 @@ class Teacher(Protocol):
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Takes over the tensors of `state()` once they are filled."""
+
+    def save(self, folder: str) -> None:
+        """Of a teacher whose weights are elsewhere: writes them beside the actor's part of a checkpoint."""
+
+    def load(self, folder: str) -> None:
+        """Restores what `save` wrote."""
+
+    def metrics(self) -> dict[str, tuple[float, float]]:
+        """(sum, count) by name, since the last call."""
+        return {}
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
-"""The four teachers of `teacher_regularization` (algorithm page, "Teacher")."""
+"""The teachers of `teacher_regularization` that live beside the student (algorithm page, "The teacher")."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
@@ -10,11 +10,14 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.kernels.lazy_logits import InterpolatedScores, LazyLogits, ResponseScores
 from sdpo.models.forward import PolicyModule
-from sdpo.models.shard import local, reshard
+from sdpo.models.shard import local, part_of, reshard
 from sdpo.offload.side_stream import SideStream
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.tokens.packing import PackedSide
+from sdpo.weights.source import Group
+from sdpo.weights.target import by_own_name
 
+MOVING = ("ema", "snapshot")  # a snapshot is an average that goes all the way, at every K-th batch
 LOW_BITS = 16  # of a float32, below those that it has in common with a bfloat16
 
 
@@ -65,27 +68,39 @@ class EmaTeacher(FrozenTeacher):
         with self.stream.run():
             self._average(student, self.rate)
 
+    def follow(self, groups: Iterable[Group]) -> None:
+        """As `update`, with a student that is elsewhere: its whole float32 weights as they arrive."""
+        reshard(self.module)
+        own = dict(self.module.lm.named_parameters(remove_duplicate=False))
+        with self.stream.run():
+            for group in by_own_name(self.module.lm, groups):
+                for name in group.keys() & own.keys():
+                    self._move(f"lm.{name}", local(own[name]), part_of(group[name], own[name]), self.rate)
+
     def synchronize(self) -> None:
         self.stream.join()
 
     @torch.no_grad()
     def _average(self, student: PolicyModule, rate: float) -> None:
-        weights = dict(student.named_parameters())
-        pairs = {name: (local(p), local(weights[name])) for name, p in self.module.named_parameters()}
-        here = not self.module.in_file and all(m.device == t.device for m, t in pairs.values())
+        theirs = dict(student.named_parameters())
+        pairs = [(name, local(p), local(theirs[name])) for name, p in self.module.named_parameters()]
+        here = not self.module.in_file and all(m.device == t.device for _, m, t in pairs)
         if here and not self.remainders:
-            mine = [m for m, _ in pairs.values()]
-            torch._foreach_lerp_(mine, [t.to(m.dtype) for m, t in pairs.values()], rate)
+            torch._foreach_lerp_([m for _, m, _ in pairs], [t.to(m.dtype) for _, m, t in pairs], rate)
             return
-        for name, (m, t) in pairs.items():  # one at a time, or all would be here, or in float32, together
-            t = t.to(m.device, torch.float32)
-            if name in self.remainders:
-                rest = local(self.remainders[name])
-                _split_(_joined(m, rest).lerp_(t, rate), m, rest)
-            else:
-                m.lerp_(t, rate)
-            if self.module.in_file:
-                self.module.in_file.give_back([m])
+        for name, m, t in pairs:  # a tensor at a time, or all would be here, or in float32, together
+            self._move(name, m, t, rate)
+
+    @torch.no_grad()
+    def _move(self, name: str, mine: torch.Tensor, theirs: torch.Tensor, rate: float) -> None:
+        theirs = theirs.to(mine.device, torch.float32)
+        if name in self.remainders:
+            rest = local(self.remainders[name])
+            _split_(_joined(mine, rest).lerp_(theirs, rate), mine, rest)
+        else:
+            mine.lerp_(theirs, rate)
+        if self.module.in_file:
+            self.module.in_file.give_back([mine])
 
     def state(self) -> dict[str, torch.Tensor]:
         self.synchronize()
@@ -143,8 +158,8 @@ def build_teacher(config: SelfDistillationConfig, student: PolicyModule, copy: C
     """The teacher that the configuration names. `copy()` makes a second module with the initial weights; only the
     kinds that hold weights of their own call it."""
     kind, rate = config.teacher_regularization, config.teacher_update_rate
-    if kind == "ema":
-        return EmaTeacher(copy(), rate, student)
+    if kind in MOVING:
+        return EmaTeacher(copy(), rate if kind == "ema" else 1.0, student)
     if kind == "frozen":
         return FrozenTeacher(copy())
     if kind == "trust-region":

@@ -23,6 +23,7 @@ from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.rollout.build import engine_dtype
+from sdpo.teacher.remote import RemoteTeacher, Servers
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.loss_batch import loss_batch
 from sdpo.tokens.packing import MicroBatch, pack_micro_batch
@@ -71,9 +72,18 @@ def split_over_ranks(
 
 
 class Actor:
-    """`total_steps`: rollout batches of the run, for the learning-rate schedule."""
+    """`total_steps`: rollout batches of the run, for the learning-rate schedule. `servers`: of a teacher in processes
+    of its own."""
 
-    def __init__(self, config: Config, rank: int, world_size: int, device: str, total_steps: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        rank: int,
+        world_size: int,
+        device: str,
+        total_steps: int,
+        servers: Servers | None = None,
+    ) -> None:
         torch.manual_seed(config.trainer.seed + rank)
         self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
         actor = config.actor_rollout_ref.actor
@@ -84,11 +94,15 @@ class Actor:
         self.token_log = None
         if config.trainer.log_samples:
             self.token_log = TokenLog(tokenizer, config.actor_rollout_ref.rollout.temperature)
+        settings = actor.self_distillation
+        self.snapshot_every = settings.teacher_snapshot_every if settings.teacher_regularization == "snapshot" else 1
         self.student = self._build_module(check=True)
         if self.prefix_sharing_unsupported is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.prefix_sharing_unsupported)
         self.teacher = None
-        if descriptor.needs_teacher:
+        if servers is not None:
+            self.teacher = RemoteTeacher(config, self.student, servers, rank, world_size, device)
+        elif descriptor.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.student.parameters() if p.requires_grad],
@@ -133,8 +147,10 @@ class Actor:
                 if epoch:  # the policy is no longer the one that sampled
                     share = replace(share, traced=frozenset())
                 skipped += not self._optimizer_step(share, known, sums)
-        if self.policy_version > before:
+        if self.policy_version > before or self.snapshot_every > 1:
             self._teacher_follows("batch")
+        if self.teacher is not None:
+            sums.append(self.teacher.metrics())
         self.schedule.move_to(self.schedule.batches + 1)
         metrics = pool(self._over_ranks(sums))
         metrics["actor/lr"] = self.schedule.rate
@@ -168,9 +184,10 @@ class Actor:
         return finite
 
     def _teacher_follows(self, interval: str) -> None:
-        """After an `interval` in which the student moved."""
+        """After an `interval` in which the student moved. A snapshot is due whether or not it moved in the last one."""
         settings = self.config.actor_rollout_ref.actor.self_distillation
-        if self.teacher is not None and settings.teacher_update_interval == interval:
+        due = settings.teacher_update_interval == interval and (self.schedule.batches + 1) % self.snapshot_every == 0
+        if self.teacher is not None and due:
             self.teacher.update(self.student)
 
     def _backward(self, micro: MicroBatch, share: RankShare, old: torch.Tensor | None, sums: list[Sums]) -> float:
@@ -179,11 +196,11 @@ class Actor:
         if self.teacher is not None and micro.teacher is not None:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
         scores = self.student.scores(micro.student.to(self.device), in_place=not micro.dummy)
-        if self.token_log and teacher_scores is not None and share.traced and not micro.dummy:
-            self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         limit = self.config.data.max_response_length
         batch = loss_batch(micro.rows, share.denominators, limit, old, self.device)
         outputs = self.loss(scores, teacher_scores, batch)
+        if self.token_log and teacher_scores is not None and share.traced and not micro.dummy:
+            self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
         if self.teacher is not None:
             self.teacher.release()  # before the backward pass, which needs most memory
         loss = sum(output.loss for output in outputs)

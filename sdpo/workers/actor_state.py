@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from sdpo.models.forward import PolicyModule
 from sdpo.workers.checkpoint_reader import CheckpointReader, EntryPlanner
 from sdpo.workers.schedule import Schedule
 
+TEACHER = "teacher"  # its entries; and the folder of those of a teacher in processes of its own
+
 
 class Saved(Protocol):
     """What a checkpoint holds of an actor rank."""
@@ -41,11 +44,42 @@ class Saved(Protocol):
 
 def save(actor: Saved, folder: str) -> None:
     """Writes every rank's shards to `folder`. Called on all ranks. Raises CheckpointError when one cannot."""
+    write_state(_state(actor), folder, actor.world_size == 1)
+    if actor.teacher is not None:
+        actor.teacher.save(folder)
+
+
+def write_state(state: dict[str, Any], folder: str, alone: bool) -> None:
+    """alone: one process writes all of it."""
     try:
         with _quiet():
-            dcp.save(_state(actor), checkpoint_id=folder, no_dist=actor.world_size == 1)
+            dcp.save(state, checkpoint_id=folder, no_dist=alone)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         raise CheckpointError(_reason(error)) from error
+
+
+def read_state(state: dict[str, Any], folder: str, alone: bool) -> None:
+    """Fills the tensors and replaces the other entries. Raises CheckpointError for a folder that cannot be read or
+    belongs to another model."""
+    try:
+        with _quiet():
+            reader, planner = CheckpointReader(folder), EntryPlanner()
+            dcp.load(state, storage_reader=reader, planner=planner, no_dist=alone)
+    except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
+        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
+
+
+def teacher_in(folder: str) -> str:
+    """Where the teacher's entries are: written by its own processes, or beside the actor's.
+
+    Raises CheckpointError when there are none."""
+    own = os.path.join(folder, TEACHER)
+    found = own if os.path.isdir(own) else folder
+    if not any(name.startswith(f"{TEACHER}.") for name in _names(found)):
+        raise CheckpointError(
+            f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
+        )
+    return found
 
 
 def load(actor: Saved, folder: str) -> None:
@@ -53,30 +87,23 @@ def load(actor: Saved, folder: str) -> None:
 
     Raises CheckpointError when the folder cannot be read or belongs to another model or algorithm.
     """
-    try:
-        present = _names(folder)
-        state = _state(actor)
-        rng_key = f"rng_{actor.rank}"
-        if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
-            del state[rng_key]
-        if "batches" not in present:
-            raise CheckpointError(f"checkpoint {folder}: an earlier version wrote it, without the number of batches")
-        if "teacher" in state and not any(k.startswith("teacher.") for k in present):
-            raise CheckpointError(
-                f"checkpoint {folder}: holds no teacher; it was written by another algorithm or teacher kind"
-            )
-        with _quiet():
-            dcp.load(
-                state,
-                storage_reader=CheckpointReader(folder),
-                planner=EntryPlanner(),
-                no_dist=actor.world_size == 1,
-            )
-    except (OSError, KeyError, RuntimeError, ValueError, EOFError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
+    present = _names(folder)
+    state = _state(actor)
+    rng_key = f"rng_{actor.rank}"
+    if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
+        del state[rng_key]
+    if "batches" not in present:
+        raise CheckpointError(f"checkpoint {folder}: an earlier version wrote it, without the number of batches")
+    alone, teacher = actor.world_size == 1, {}
+    if TEACHER in state:
+        teacher[TEACHER] = state.pop(TEACHER)
+        read_state(teacher, teacher_in(folder), alone)
+    read_state(state, folder, alone)
+    if actor.teacher is not None:
+        actor.teacher.load(folder)
     set_model_state_dict(actor.student, state["student"])
-    if "teacher" in state:
-        actor.teacher.load_state(state["teacher"])
+    if teacher:
+        actor.teacher.load_state(teacher[TEACHER])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
     _follow_settings(actor, state["batches"])
     actor.policy_version = state["policy_version"]
@@ -133,5 +160,5 @@ def _state(actor: Saved) -> dict[str, Any]:
         f"rng_{actor.rank}": rng,
     }
     if actor.teacher is not None and actor.teacher.module is not None:
-        state["teacher"] = actor.teacher.state()
+        state[TEACHER] = actor.teacher.state()
     return state

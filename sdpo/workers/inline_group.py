@@ -6,16 +6,21 @@ from torch.distributed.fsdp import FSDPModule
 
 from sdpo.config.schema import Config
 from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.teacher.remote import is_remote
 from sdpo.weights import in_process, shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
+from sdpo.workers.teacher_server import InlineServers, TeacherServer
 
 
 class InlineWorkers:
     def __init__(self, config: Config, device: str, total_steps: int) -> None:
         self.config = config
-        self.actor = Actor(config, 0, 1, device, total_steps)
+        servers = None
+        if is_remote(config):
+            servers = InlineServers(TeacherServer(config, 0, 1, device))
+        self.actor = Actor(config, 0, 1, device, total_steps, servers)
         self._transport = shared_memory if config.actor_rollout_ref.rollout.name == "vllm" else in_process
         self._weights_base = self._transport.new_base()
         module = self.actor.student

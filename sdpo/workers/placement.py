@@ -11,7 +11,7 @@ from verl.single_controller.ray import RayResourcePool
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.environment import ENVIRONMENT
 from sdpo.config.schema import Config
-from sdpo.errors import ClusterError
+from sdpo.errors import ClusterError, problem
 from sdpo.interrupt import raise_on_signals
 
 PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
@@ -31,7 +31,8 @@ def start_ray(config: Config) -> None:
     options: dict = {"log_to_driver": config.trainer.worker_logs, "logging_level": "ERROR", "include_dashboard": False}
     if "RAY_ADDRESS" not in os.environ:
         settings = config.actor_rollout_ref
-        slots = 2 * config.trainer.n_gpus_per_node + settings.rollout.replicas + config.grading.workers + 4
+        ranks = config.trainer.n_gpus_per_node
+        slots = 2 * ranks + settings.rollout.replicas + config.grading.workers + (settings.ref.ranks or ranks) + 4
         options |= {
             "address": "local",  # never another job's cluster that happens to run here
             "num_cpus": max(slots, os.cpu_count() or 1),
@@ -58,6 +59,18 @@ def training_pool(config: Config, device: str) -> RayResourcePool:
         use_gpu=device == "cuda",
         max_colocate_count=2 if device == "cuda" else 1,
     )
+
+
+def teacher_pool(config: Config, device: str) -> RayResourcePool:
+    """One process per rank of a teacher with `ref.placement=remote`, on GPUs of its own.
+
+    Raises ClusterError when there are fewer: Ray would wait for them without a word."""
+    ranks = config.actor_rollout_ref.ref.ranks or config.trainer.n_gpus_per_node
+    here, wanted = int(ray.cluster_resources().get("GPU", 0)), ranks + config.trainer.n_gpus_per_node
+    if device == "cuda" and here < wanted:
+        fix = "lower trainer.n_gpus_per_node or actor_rollout_ref.ref.ranks, or use placement=colocated"
+        raise ClusterError(problem("actor_rollout_ref.ref.placement", "remote", f"{wanted} GPUs; {here} are here", fix))
+    return RayResourcePool([ranks], use_gpu=device == "cuda", max_colocate_count=1)
 
 
 def rollout_pool(config: Config, device: str, training: RayResourcePool) -> RayResourcePool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
 
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from sdpo.config.schema import Config
-from sdpo.errors import ClusterError, RolloutError, SdpoError
+from sdpo.errors import RolloutError
 from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.teacher.remote import is_remote
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
-from sdpo.workers.placement import rollout_pool, start_ray, training_pool, worker_env
+from sdpo.workers.placement import rollout_pool, start_ray, teacher_pool, training_pool, worker_env
+from sdpo.workers.ray_errors import call_remote
+from sdpo.workers.ray_teacher import TeacherRayWorker
 from sdpo.workers.ray_workers import ActorRayWorker, RolloutRayWorker, grader_processes
 from sdpo.workers.rollout import RenderedPrompt, SamplingPlan
 
@@ -27,10 +28,17 @@ class RayWorkers:
         self._weights_base = shared_memory.new_base()
         self._graders = grader_processes(config, worker_env())
         pool = training_pool(config, device)
-        self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_steps)
+        servers, self._teacher_base = [], None
+        if is_remote(config):
+            self._teachers = _group(TeacherRayWorker, teacher_pool(config, device), device, "teacher", config, device)
+            servers, self._teacher_base = self._teachers.workers, shared_memory.new_base()
+        teacher = servers, self._teacher_base
+        self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_steps, teacher)
         self._rollouts = _group(
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )
+        if servers:
+            self._call("teacher", self._teachers.ready)
         self._call("actor", self._actors.ready)
         self._call("rollout", self._rollouts.ready)
         self._padded = self._call("actor", self._actors.prefix_sharing_unsupported)[0] is not None
@@ -79,33 +87,12 @@ class RayWorkers:
     def export(self, folder: str) -> None:
         self._call("actor", lambda: self._actors.export(folder))
 
+    _call = staticmethod(call_remote)
+
     def close(self) -> None:
-        shared_memory.remove_base(self._weights_base)
+        for base in filter(None, (self._weights_base, self._teacher_base)):
+            shared_memory.remove_base(base)
         ray.shutdown()
-
-    @staticmethod
-    def _call(worker: str, work: Callable[[], Any]) -> Any:
-        """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as ClusterError."""
-        try:
-            return work()
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, SdpoError | OSError):
-                raise error.cause from error
-            raise
-        except ray.exceptions.RayActorError as error:
-            if isinstance(error.__cause__, SdpoError):
-                raise error.__cause__ from error
-            raise ClusterError(
-                f"the {worker} process died ({_last_words(error)}); is there enough memory? Its output: "
-                "trainer.worker_logs=true, or /tmp/ray/session_latest/logs"
-            ) from error
-
-
-def _last_words(error: ray.exceptions.RayActorError) -> str:
-    """Ray's account of a death, without its table of ids."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "exit" in line.lower() or "killed" in line.lower()]
-    return (telling or lines or [type(error).__name__])[0].split(". ")[0]
 
 
 def _group(worker: type, pool, device: str, name: str, *args) -> RayWorkerGroup:

@@ -19,21 +19,25 @@ from sdpo.models.shard import BACKENDS
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
+from sdpo.workers.ray_teacher import RayServers
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
 
 GIVE_UP = 4  # responses in a row that ended every process they were given
 
 
 class ActorRayWorker(Worker):
-    """One training rank."""
+    """One training rank. `teacher`: handles of its processes, if it has any, and the folder for the weights it gets."""
 
-    def __init__(self, config: Config, device: str, total_steps: int) -> None:
+    def __init__(
+        self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str | None]
+    ) -> None:
         super().__init__()
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:
             dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
-        self._actor = Actor(config, self.rank, self.world_size, device, total_steps)
+        servers = RayServers(*teacher, self.rank, self.world_size) if teacher[0] else None
+        self._actor = Actor(config, self.rank, self.world_size, device, total_steps, servers)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ready(self) -> bool:

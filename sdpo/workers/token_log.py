@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sdpo.kernels.lazy_logits import LazyLogits
+from sdpo.kernels.lazy_logits import LazyLogits, LazyLogProbs
 from sdpo.kernels.policy import loss_temperature
 from sdpo.records import RowKey, TrainRow
 
@@ -47,7 +47,7 @@ class TokenLog:
         rows: Sequence[TrainRow],
         chosen: frozenset[RowKey],
         student: LazyLogits,
-        teacher: LazyLogits,
+        teacher: LazyLogits | LazyLogProbs,
     ) -> None:
         """`student` scores the policy tokens of `rows`, `teacher` the distilled ones, flat in row order; `version`
         sampled them. A line is about the distilled tokens of a row."""
@@ -73,8 +73,10 @@ class TokenLog:
         return taken
 
     @torch.no_grad()
-    def _log_probs(self, scores: LazyLogits, ids: Sequence[int], start: int) -> list[float]:
+    def _log_probs(self, scores: LazyLogits | LazyLogProbs, ids: Sequence[int], start: int) -> list[float]:
         """Natural logs at the rollout temperature, of the sampled tokens."""
+        if isinstance(scores, LazyLogProbs):
+            return [round(value, 4) + 0.0 for value in scores.sampled[start : start + len(ids)].tolist()]
         found: list[float] = []
         for first in range(0, len(ids), _CHUNK):
             piece = ids[first : first + _CHUNK]

@@ -70,8 +70,9 @@ def test_alpha_outside_of_its_range(refusal, alpha):
     assert "alpha" in refusal(f"actor_rollout_ref.actor.self_distillation.alpha={alpha}")
 
 
-def test_full_logits_from_a_remote_teacher(refusal):
-    assert "colocated" in refusal("actor_rollout_ref.ref.placement=remote")
+def test_a_live_teacher_elsewhere(refusal):
+    live = "actor_rollout_ref.actor.self_distillation.teacher_regularization=live"
+    assert "colocated" in refusal("actor_rollout_ref.ref.placement=remote", live)
 
 
 def test_unknown_task(refusal):

@@ -120,7 +120,7 @@ def test_the_environment_is_set_before_training_and_the_users_own_stays(train, m
             ["actor_rollout_ref.actor.self_distillation.alpha=2"],
             "error: actor_rollout_ref.actor.self_distillation.alpha:",
         ),
-        (["actor_rollout_ref.ref.placement=remote"], "error: actor_rollout_ref.ref.placement: got 'remote'"),
+        (["actor_rollout_ref.ref.placement=near"], "error: actor_rollout_ref.ref.placement: got 'near'"),
         (["task=unknown"], "error: task: got 'unknown'; allowed: custom |"),
         (["trainer.sede=1"], "error: trainer.sede: no such key; nearest: trainer.seed"),
         (["--config-name", "nope"], "error: --config-name: got 'nope'"),

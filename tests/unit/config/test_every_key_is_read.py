@@ -16,7 +16,6 @@ SOURCE = "\n".join(p.read_text(encoding="utf-8") for p in ROOT.rglob("*.py") if 
 # Read in sdpo/config alone: what they may be is settled there, or they serve other settings.
 IN_CONFIG = {
     "actor_rollout_ref.actor.use_kl_loss",
-    "actor_rollout_ref.ref.placement",
     "algorithm.use_kl_in_reward",
     "vars",
 }

@@ -19,6 +19,7 @@ DISTILL = f"{ACTOR}.self_distillation"
 MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"
 GRPO = {f"{ACTOR}.policy_loss.loss_mode": "vanilla"}
+REMOTE = {"actor_rollout_ref.ref.placement": "remote"}
 EMA = {f"{DISTILL}.teacher_regularization": "ema"}  # the embedded model has another teacher
 
 
@@ -67,11 +68,11 @@ def test_the_embedded_run_and_the_baseline_pass_without_a_warning(caplog):
         (f"{DISTILL}.divergence_clip", -1.0, "a number > 0"),
         (f"{DISTILL}.support", "both", "student | teacher | union"),
         (f"{DISTILL}.loss_normalization", "batch", "component | all | micro_batch"),
-        (f"{DISTILL}.teacher_regularization", "none", "ema | trust-region | frozen | live"),
+        (f"{DISTILL}.teacher_regularization", "none", "ema | trust-region | frozen | live | snapshot"),
         (
             f"{DISTILL}.teacher_regularization",
             "trust_region",
-            "ema | trust-region | frozen | live; nearest: trust-region",
+            "ema | trust-region | frozen | live | snapshot; nearest: trust-region",
         ),
         (f"{DISTILL}.teacher_update_interval", "step", "batch | optimizer_step"),
         (f"{DISTILL}.teacher_master_dtype", "float16", "float32 | bfloat16"),
@@ -181,15 +182,40 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="token mode without reverse KL",
         ),
         pytest.param(
-            {"actor_rollout_ref.ref.placement": "remote"},
-            "actor_rollout_ref.ref.placement: got 'remote'; allowed: colocated with full-logit distillation: logits of "
-            f"the whole vocabulary never leave the actor; use colocated, or {DISTILL}.distillation_topk=100",
-            id="full-logit teacher in another process",
+            REMOTE | {f"{DISTILL}.teacher_regularization": "live"},
+            "actor_rollout_ref.ref.placement: got 'remote'; allowed: colocated with teacher_regularization=live; it "
+            "has no weights of its own",
+            id="the student in another process",
         ),
         pytest.param(
-            {"actor_rollout_ref.ref.placement": "remote", f"{DISTILL}.distillation_topk": 10},
-            "actor_rollout_ref.ref.placement: got 'remote'; allowed: colocated: the separate teacher workers are not",
-            id="teacher workers that do not exist yet",
+            REMOTE | {f"{DISTILL}.teacher_offload": True},
+            f"{DISTILL}.teacher_offload: got True; allowed: false with actor_rollout_ref.ref.placement=remote; the",
+            id="a remote teacher out of the way",
+        ),
+        pytest.param(
+            REMOTE | {"actor_rollout_ref.ref.ranks": 4, "trainer.n_gpus_per_node": 6, "cluster": "ray"},
+            "actor_rollout_ref.ref.ranks: got 4; allowed: a divisor or a multiple of the actor's 6; so that each has",
+            id="teacher ranks with unequal work",
+        ),
+        pytest.param(
+            REMOTE | {"actor_rollout_ref.ref.ranks": 2, "cluster": "inline"},
+            "actor_rollout_ref.ref.ranks: got 2; allowed: null or 1 with cluster=inline; use cluster=ray",
+            id="two teacher ranks in one process",
+        ),
+        pytest.param(
+            {"actor_rollout_ref.ref.ranks": 2},
+            "actor_rollout_ref.ref.ranks: got 2; allowed: null with placement=colocated; the teacher",
+            id="ranks of a teacher without a group",
+        ),
+        pytest.param(
+            REMOTE | {"trainer.nnodes": 2},
+            "trainer.nnodes: got 2; allowed: 1 in this version",
+            id="a remote teacher and several machines",
+        ),
+        pytest.param(
+            REMOTE | {"actor_rollout_ref.model.lora_rank": 8},
+            "actor_rollout_ref.model.lora_rank: got 8; allowed: 0 in this version",
+            id="a remote teacher and adapters",
         ),
         pytest.param(
             {f"{DISTILL}.teacher_regularization": "trust-region", f"{DISTILL}.teacher_update_rate": 1.0},
@@ -348,8 +374,16 @@ def test_a_combination_that_cannot_run_is_refused_with_the_way_out(settings, mes
     assert refusal(settings).startswith(message)
 
 
+@pytest.mark.parametrize("kind", ["ema", "trust-region", "frozen", "snapshot"])
+@pytest.mark.parametrize("target", [{}, {f"{DISTILL}.distillation_topk": 10}])
+@pytest.mark.parametrize(("actor", "teacher"), [(1, None), (4, 2), (2, 4), (3, 3)])
+def test_every_teacher_with_weights_may_be_remote(kind, target, actor, teacher):
+    ranks = {"trainer.n_gpus_per_node": actor, "actor_rollout_ref.ref.ranks": teacher, "cluster": "ray"}
+    assert validate(make(REMOTE | ranks | target | {f"{DISTILL}.teacher_regularization": kind})) is None
+
+
 def test_distillation_settings_do_not_matter_to_grpo():
-    settings = {f"{DISTILL}.full_logit_distillation": False, "actor_rollout_ref.ref.placement": "remote"}
+    settings = REMOTE | {f"{DISTILL}.full_logit_distillation": False, f"{DISTILL}.teacher_regularization": "live"}
     assert validate(make(GRPO | settings)) is None  # nothing is raised
 
 
