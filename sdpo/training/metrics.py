@@ -15,6 +15,7 @@ from sdpo.tracking.pooling import merge, pool
 
 __all__ = ["is_success", "merge", "pass_at_k", "pool", "success_counts", "train_metrics", "validation_metrics"]
 
+
 def success_counts(group: Group, threshold: float = 1.0) -> tuple[int, int]:
     """(graded samples, successes) of a group."""
     graded = _graded(group.samples)
