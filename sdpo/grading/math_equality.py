@@ -10,9 +10,24 @@ from fractions import Fraction
 
 from .math_algebra import Algebra
 from .math_leaf import leaf
-from .math_objects import Based, Leaf, Matrix, Named, Quantity, Ratio, Relation, Sequence, Set, Text, Union, Value
+from .math_objects import (
+    Based,
+    Family,
+    Holes,
+    Leaf,
+    Matrix,
+    Named,
+    Quantity,
+    Ratio,
+    Relation,
+    Sequence,
+    Set,
+    Text,
+    Union,
+    Value,
+)
 from .math_reading import read
-from .math_sets import Family, Holes
+from .math_sets import intervals
 from .math_spelling import Unreadable, tree
 from .math_units import PERCENT, Unit
 
@@ -63,7 +78,7 @@ class Equality:
             return self._in_any_order(list(gold.points), list(given.points))
         if isinstance(gold, Named | Relation) or isinstance(given, Named | Relation):
             return self._statements(gold, given)
-        return self.same(*(side.intervals() if isinstance(side, Holes) else side for side in (gold, given)))
+        return self.same(*(intervals(side) if isinstance(side, Holes) else side for side in (gold, given)))
 
     def _leaves(self, gold: Leaf, given: Leaf) -> bool:
         if gold.exact is not None and given.exact is not None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from .math_units import Unit
-
-if TYPE_CHECKING:
-    from .math_sets import Family, Holes
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,21 @@ class Ratio:
     parts: tuple[Value, ...]
     clock: bool = False
     timed: bool = False
+
+
+@dataclass(frozen=True)
+class Holes:
+    """All real numbers but these."""
+
+    points: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """An expression in an index that runs over a set: k*pi for all integers k."""
+
+    value: Leaf
+    domain: str
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,22 @@ from dataclasses import replace
 
 from .math_leaf import CLOSING, OPENED, leaf, number_at, spelled, split, split_thousands
 from .math_names import family, name_of
-from .math_objects import Based, Leaf, Matrix, Named, Quantity, Ratio, Relation, Sequence, Set, Text, Union, Value
-from .math_sets import Holes, all_but, all_holes, in_family
+from .math_objects import (
+    Based,
+    Holes,
+    Leaf,
+    Matrix,
+    Named,
+    Quantity,
+    Ratio,
+    Relation,
+    Sequence,
+    Set,
+    Text,
+    Union,
+    Value,
+)
+from .math_sets import all_but, all_holes, in_family
 from .math_spelling import FUNCTIONS, Group, Item, Items, Table, Unreadable, Words, is_word, tree
 from .math_units import CURRENCIES, Unit, begins_unit, names_unit, read_unit
 from .math_vectors import combination

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
-from .math_objects import Leaf, Named, Sequence, Union, Value
+from .math_objects import Family, Holes, Leaf, Named, Sequence, Union, Value
 from .math_spelling import Unreadable
 
 
-@dataclass(frozen=True)
-class Holes:
-    """All real numbers but these."""
-
-    points: tuple[Leaf, ...]
-
-    def intervals(self) -> Union:
-        """Raises Unreadable where the order of the points is not known."""
-        if len(self.points) > 1 and any(point.exact is None for point in self.points):
-            raise Unreadable("points in an unknown order")
-        ordered = sorted(self.points, key=lambda point: point.exact or 0)
-        ends = [Leaf(r"-\infty"), *ordered, Leaf(r"\infty")]
-        return Union(tuple(Sequence("(", pair, ")") for pair in pairwise(ends)))
-
-
-@dataclass(frozen=True)
-class Family:
-    """An expression in an index that runs over a set: k*pi for all integers k."""
-
-    value: Leaf
-    domain: str
+def intervals(holes: Holes) -> Union:
+    """Raises Unreadable where the order of the points is not known."""
+    if len(holes.points) > 1 and any(point.exact is None for point in holes.points):
+        raise Unreadable("points in an unknown order")
+    ordered = sorted(holes.points, key=lambda point: point.exact or 0)
+    ends = [Leaf(r"-\infty"), *ordered, Leaf(r"\infty")]
+    return Union(tuple(Sequence("(", pair, ")") for pair in pairwise(ends)))
 
 
 def in_family(value: Value, domain: str) -> Value:
