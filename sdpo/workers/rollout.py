@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -83,7 +84,23 @@ class RolloutWorker:
         return self.run(self.draw(jobs, plan))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        try:
+            return self._runner.run(work)
+        except KeyboardInterrupt:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Ends what a signal has left under way, which would raise it once more when the loop is closed."""
+        loop = self._runner.get_loop()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        while left := [task for task in tasks if not task.done()]:
+            with suppress(KeyboardInterrupt):  # the same one, from the tasks that it passes through
+                loop.run_until_complete(asyncio.wait(left))
+        for task in tasks:
+            task.cancelled() or task.exception()  # nobody else asks for it
 
     async def draw(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """One graded group per job, in order, when the last response is graded."""
