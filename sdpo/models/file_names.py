@@ -1,5 +1,5 @@
 """What a model's tensors are called in its own files, where that differs from their names in memory: transformers keeps
-the experts of a layer as one tensor, renames parts, and takes files that leave out the prefix of the base model."""
+the experts of a layer as one tensor, renames parts, and takes files with or without the prefix of the base model."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def names_in_files(
     if getattr(lm, "_weight_conversions", None) != []:  # [] is what loading leaves where nothing had to be converted
         tensors = revert_weight_conversion(lm, tensors)
     prefix = f"{lm.base_model_prefix}."
-    short = {name: name.removeprefix(prefix) for name in tensors}
-    return {name if name in files or short[name] not in files else short[name]: t for name, t in tensors.items()}
+    spellings = {name: (name, name.removeprefix(prefix), prefix + name) for name in tensors}
+    return {next((s for s in spellings[name] if s in files), name): tensor for name, tensor in tensors.items()}
 
 
 def names_in_model(

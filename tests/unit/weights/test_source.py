@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -82,6 +83,23 @@ def test_files_without_the_prefix_of_the_base_model_get_names_without_it(family:
     assert {name for name, _ in WeightSource(loaded)} == stored_tensors(str(tmp_path)).keys()
     other = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     load_into(other, WeightSource(loaded).gathered())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_files_with_a_prefix_that_the_model_does_not_have_get_names_with_it(family: str, tmp_path: Path) -> None:
+    """As text models that were cut out of larger ones."""
+    families.build(family).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({f"model.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    loaded, other = (AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32) for _ in "12")
+    assert {name for name, _ in WeightSource(loaded)} == stored_tensors(str(tmp_path)).keys()
+    load_into(other, WeightSource(loaded).gathered())
+
+
+def test_many_experts_keep_their_order(tmp_path: Path) -> None:
+    lm = families.build("qwen3_moe")
+    lm.config.num_experts = 12  # "10" comes before "9" in the order of letters
+    assert_sent_as_saved(type(lm)(lm.config), tmp_path)
 
 
 def test_a_group_is_a_layer_and_experts_come_one_by_one() -> None:
