@@ -116,7 +116,8 @@ class RemoteTeacher(Teacher):
         else:
             base = self.servers.base
             place = transport_of(base).send(source.gathered(), base, self.sent, source.tied)
-            self._wait = self.servers.tell("follow", place, self.sent)
+            wait = self.servers.tell("follow", place, self.sent)
+            self._wait = lambda: (wait(), transport_of(place).forget(place))
 
     def synchronize(self) -> None:
         """One rank has told the servers of the average; another's question must not overtake it."""

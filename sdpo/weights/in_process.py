@@ -36,3 +36,8 @@ def receive(place: str, version: int) -> Iterator[Group]:
     if found != version:
         raise RolloutError(problem("weights.version", found, f"{version}, as asked for"))
     yield from groups
+
+
+def forget(place: str) -> None:
+    """See `Transport.forget`."""
+    remove_base(place)

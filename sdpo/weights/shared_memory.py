@@ -105,6 +105,11 @@ def receive(place: str, version: int) -> Iterator[Group]:
         raise RolloutError(problem("weights.tensors", found, f"{label.tensors}, as in the label of {place}"))
 
 
+def forget(place: str) -> None:
+    """See `Transport.forget`."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
 def _sweep(root: Path) -> None:
     for folder in root.glob(f"{_PREFIX}*"):
         try:

@@ -28,6 +28,10 @@ class Transport(Protocol):
         version than asked for and for weights that are not whole."""
         ...
 
+    def forget(self, place: str) -> None:
+        """What was sent is not needed any more, before a next version replaces it."""
+        ...
+
 
 def transport_of(place: str) -> Transport:
     """Of a base, or of a place that `send` returned."""

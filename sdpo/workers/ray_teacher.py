@@ -3,6 +3,7 @@ store, which is memory that the processes of a machine share."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -60,10 +61,17 @@ class RayServers:
     def tell(self, method: str, *arguments: Any) -> Callable[[], None]:
         return self._call(self._all, method, *arguments)
 
-    @staticmethod
-    def _call(handles: list[ray.actor.ActorHandle], method: str, *arguments: Any) -> Callable[[], Any]:
+    def _call(self, handles: list[ray.actor.ActorHandle], method: str, *arguments: Any) -> Callable[[], Any]:
         answers = [handle.serve.remote(method, *arguments) for handle in handles]
-        return lambda: call_remote("teacher", lambda: ray.get(answers))
+        return lambda: self._wait(answers)
+
+    def _wait(self, answers: list[ray.ObjectRef]) -> Any:
+        try:
+            return call_remote("teacher", lambda: ray.get(answers))
+        except ray.exceptions.RayTaskError:  # perhaps of a rank whose partner in a collective has died
+            with contextlib.suppress(ray.exceptions.GetTimeoutError):
+                call_remote("teacher", lambda: ray.get([handle.ready.remote() for handle in self._all], timeout=10))
+            raise
 
 
 def send_tensors_as_arrays() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 import torch
 
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
-from sdpo.records import MiniBatch, StepReport
+from sdpo.records import Distillation, MiniBatch, PolicyGradient, StepReport
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.teacher_server import InlineServers, TeacherServer
 
@@ -77,6 +78,39 @@ def test_ten_steps_of_ema_have_the_losses_of_the_teacher_beside_the_student(acto
         assert report.metrics["sdpo/teacher_bytes_per_token"] == BYTES[target]
     losses = [report.metrics["actor/loss"] for report in wanted]
     assert len({round(loss, 6) for loss in losses}) == 10  # the teacher moves, or they would not
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_neighbours_drawn_at_random(actor_config, mini_batch, seed):
+    """Rows without a teacher, spans, several optimizer steps and epochs, weights and caps, padded rows."""
+    draw = random.Random(seed)
+    target = draw.choice([*TARGETS])
+    interval = draw.choice(["batch", "optimizer_step"])
+    clip = draw.choice([None, 0.5])
+    config = configured(actor_config, teacher_update_interval=interval, divergence_clip=clip, **TARGETS[target])
+    actor = config.actor_rollout_ref.actor
+    actor.policy_loss.loss_mode, actor.ppo_epochs = draw.choice(["sdpo", "srpo"]), draw.choice([1, 2])
+    actor.ppo_micro_batch_size_per_gpu = draw.choice([1, 2, None])
+    actor.loss_agg_mode = draw.choice(["token-mean", "seq-mean-token-mean"])
+    actor.entropy_coeff = draw.choice([0.0, 0.01])
+    config.actor_rollout_ref.rollout.temperature = draw.choice([0.7, 1.0])
+    if draw.random() < 0.3:
+        config.actor_rollout_ref.model.attn_implementation = "eager"  # padded
+    rows = [copy.copy(row) for row in mini_batch.rows]
+    for row in rows:
+        start, stop = row.spans[0]
+        context = row.distillation[0].context_ids
+        if stop - start > 2:  # two spans with a gap, in another order of contexts
+            row.distillation = (Distillation((start, start + 1), context), Distillation((stop - 1, stop), context[1:]))
+        if actor.policy_loss.loss_mode == "srpo" and draw.random() < 0.4:
+            row.distillation, row.policy_gradient = (), PolicyGradient(draw.uniform(-1, 1))
+    cut = draw.randrange(1, len(rows))
+    batches = [MiniBatch(rows[:cut]), MiniBatch(rows[cut:])]
+    reports = []
+    for made in (inline(config), beside(config)):
+        shares = split_over_ranks(batches, actor, 1, made.prefix_sharing_unsupported is not None)[0]
+        reports.append([made.update(shares) for _ in range(3)])
+    assert_equal(*reports)
 
 
 def test_a_snapshot_is_the_student_of_every_third_batch_also_after_a_resume(actor_config, mini_batch, tmp_path):
