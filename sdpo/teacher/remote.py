@@ -149,10 +149,15 @@ class _Answer:
     """What came for one micro-batch: there until the loss is known, then let go."""
 
     def __init__(self, teacher: RemoteTeacher, waiting: Callable[[], Any], tokens: int) -> None:
-        self.teacher, self.waiting = teacher, waiting
+        self.teacher, self._waiting = teacher, waiting
         self.vocab_size = teacher.student.vocab_size
         self.received: Any = None
         self.sampled = torch.full((tokens,), torch.nan)
+
+    def wait(self) -> Any:
+        """For the forward pass, once: with the call that is waited for the object store's copy is let go, too."""
+        answer, self._waiting = self._waiting(), None
+        return answer
 
 
 class _Hidden(_Answer):
@@ -163,7 +168,7 @@ class _Hidden(_Answer):
         return self.received.logits(part, out)
 
     def _receive(self) -> ResponseScores:
-        answer, teacher = self.waiting(), self.teacher
+        answer, teacher = self.wait(), self.teacher
         teacher.bytes += answer.hidden.nbytes
         if answer.head is not None:
             teacher.head, teacher.head_version = moved(answer.head, teacher.device), answer.version
@@ -174,6 +179,8 @@ class _AtIds(_Answer):
     def at(self, part: slice, ids: torch.Tensor, student_logits: torch.Tensor) -> LogProbs:
         """See `LazyLogProbs`."""
         teacher, spec = self.teacher, self.teacher.divergence
+        if self._waiting:
+            self.wait()
         asks = spec.mode == "topk" and spec.support != "teacher"
         own = [top_ids(student_logits, min(spec.topk, self.vocab_size))] if asks else []
         asked = [i.to("cpu", torch.int32) for i in (ids, *own)] + [None] * (not asks)

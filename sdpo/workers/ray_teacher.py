@@ -51,8 +51,7 @@ class RayServers:
     def __init__(self, handles: list[ray.actor.ActorHandle], base: str, rank: int, world_size: int) -> None:
         send_tensors_as_arrays()
         self.base, self._all = base, handles
-        numbers = range(rank, max(len(handles), world_size), world_size)
-        self._mine = [handles[number % len(handles)] for number in numbers]
+        self._mine = [handles[number] for number in serving(rank, world_size, len(handles))]
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         wait = self._call(self._mine if method == "score" else self._mine[:1], method, *arguments)
@@ -72,6 +71,11 @@ class RayServers:
             with contextlib.suppress(ray.exceptions.GetTimeoutError):
                 call_remote("teacher", lambda: ray.get([handle.ready.remote() for handle in self._all], timeout=10))
             raise
+
+
+def serving(rank: int, world_size: int, servers: int) -> list[int]:
+    """The servers of one rank of the actor. One of the two numbers must divide the other."""
+    return [number % servers for number in range(rank, max(servers, world_size), world_size)]
 
 
 def send_tensors_as_arrays() -> None:

@@ -52,6 +52,7 @@ class TeacherServer:
         """The forward pass. Hidden states go to the asking rank; where it wants log-probs, they stay for its questions.
 
         head_version: of the head that it holds."""
+        self._held.pop(asking, None)
         scores = self.teacher.scores(side.to(self.device))
         if self.target == "log_probs":
             self._held[asking] = scores

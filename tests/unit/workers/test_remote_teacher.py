@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 
 import pytest
 import torch
 
 from sdpo.config.schema import Config
-from sdpo.errors import CheckpointError
+from sdpo.errors import CheckpointError, ClusterError
 from sdpo.records import Distillation, MiniBatch, PolicyGradient, StepReport
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.teacher_server import InlineServers, TeacherServer
@@ -165,3 +166,48 @@ def test_in_bfloat16_too(actor_config, mini_batch, no_process_group, master):
     config = configured(actor_config, teacher_master_dtype=master)
     wanted = steps(beside(config), mini_batch, 5)
     assert_equal(steps(inline(config), mini_batch, 5), wanted)
+
+
+@pytest.mark.parametrize("target", ["hidden", "top-k of the student", "sampled token"])
+def test_a_pass_that_fails_there_fails_here(actor_config, mini_batch, target, monkeypatch):
+    """And what the server still has of the one before answers nothing."""
+    actor = inline(configured(actor_config, **TARGETS[target]))
+    steps(actor, mini_batch, 1)
+    monkeypatch.setattr(actor.teacher.servers, "ask", LateServers(actor.teacher.servers.server).ask)
+    monkeypatch.setattr(actor.teacher.servers.server.teacher, "scores", lambda side: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        steps(actor, mini_batch, 1)
+
+
+class LateServers(InlineServers):
+    """As through Ray: what a call raises comes when it is waited for."""
+
+    def ask(self, method, *arguments):
+        try:
+            return super().ask(method, *arguments)
+        except Exception as error:  # of any kind, for later
+            late = error
+
+        def wait():
+            raise late
+
+        return wait
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(1, 1), (4, 2), (6, 3), (2, 4), (1, 3), (3, 3)])
+def test_every_server_goes_through_as_many_passes(ranks, servers):
+    from sdpo.workers.ray_teacher import serving
+
+    numbers = [serving(rank, ranks, servers) for rank in range(ranks)]
+    assert all(numbers)
+    assert len(set(Counter(sum(numbers, [])).values())) == 1 and set(sum(numbers, [])) == set(range(servers))
+
+
+def test_gpus_that_a_remote_teacher_would_wait_for_are_missed_at_the_start(actor_config, monkeypatch):
+    from sdpo.workers import placement
+
+    actor_config.trainer.n_gpus_per_node, actor_config.actor_rollout_ref.ref.ranks = 2, 1
+    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"GPU": 2.0, "CPU": 8.0})
+    with pytest.raises(ClusterError, match="3 GPUs; 2 are here"):
+        placement.teacher_pool(actor_config, "cuda")
+    assert placement.teacher_pool(actor_config, "cpu").world_size == 1
