@@ -78,6 +78,7 @@ CLOSED: dict[str, tuple[float, float]] = {
     f"{_ROLLOUT}.max_num_batched_tokens": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_num_seqs": (1, _NO_LIMIT),
     f"{_ROLLOUT}.max_log_prob_diff": (0, _NO_LIMIT),
+    f"{_ROLLOUT}.max_staleness": (0, 1),
     f"{_ROLLOUT}.retries": (0, _NO_LIMIT),
     f"{_ROLLOUT}.environment.max_seconds": (0, _NO_LIMIT),
     f"{_ROLLOUT}.val_kwargs.n": (1, _NO_LIMIT),

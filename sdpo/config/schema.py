@@ -162,6 +162,7 @@ class RolloutConfig:
     calculate_log_probs: bool = True  # return the sampler's log-probs
     max_log_prob_diff: float | None = None  # nats; a step in which engine and trainer differ by more, on average (`rollout/log_prob_diff_mean`), stops the run; null: 0.01 in float32, 0.2 in half precision, no limit with top_p or top_k; 0: none
     ignore_eos: bool = False  # generate to the limit (benchmarks)
+    max_staleness: int = 0  # 1: step n+1 is drawn while step n trains, with weights one rollout batch old; 0: in turn
     retries: int = 2  # of a response that the engine gave up; then it is masked and counted
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)  # what happens between prompt and grade
     val_kwargs: ValKwargsConfig = field(default_factory=ValKwargsConfig)  # sampling for validation

@@ -24,11 +24,12 @@ def check_agreement(metrics: Mapping[str, float], config: Config, step: int) -> 
 
 
 def difference_limit(config: Config) -> float | None:
-    """In nats; None: there is none. Log-probs of a distribution cut by top-p or top-k are not the trainer's."""
+    """In nats; None: there is none. Log-probs of a distribution cut by top-p or top-k are not the trainer's,
+    nor are those of earlier weights."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.max_log_prob_diff is not None:
         return rollout.max_log_prob_diff or None
-    if rollout.top_p < 1 or rollout.top_k > 0:
+    if rollout.top_p < 1 or rollout.top_k > 0 or rollout.max_staleness:
         return None
     trained = config.actor_rollout_ref.actor.fsdp_config.param_dtype
     return FLOAT32 if {_engine_dtype(config), trained} == {"float32"} else HALF

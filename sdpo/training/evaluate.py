@@ -34,5 +34,5 @@ def validate(config: Config, workers: Workers, jobs: Sequence[RenderedPrompt]) -
     plan, size = validation_plan(config), config.data.val_batch_size or len(jobs)
     groups: list[Group] = []
     for start in range(0, len(jobs), size):
-        groups += workers.generate(jobs[start : start + size], plan)
+        groups += workers.collect(workers.submit(jobs[start : start + size], plan))
     return groups, validation_metrics(groups, plan.n, config.trainer.val_success_threshold)

@@ -4,6 +4,7 @@ checkpoints and the log."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from sdpo import interrupt
 from sdpo.algorithms.registry import Algorithm
@@ -22,13 +23,14 @@ from sdpo.training.best import BestModel
 from sdpo.training.checkpoint import TrainerState
 from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
+from sdpo.training.rollouts import DRAWN_AHEAD, Rollouts
 from sdpo.training.run_folder import checkpoints_of
 from sdpo.workers.group import Workers
-from sdpo.workers.rollout import RenderedPrompt, training_plan
+from sdpo.workers.rollout import RenderedPrompt
 
 
 class TrainingLoop:
-    """`order` is None when the run only validates."""
+    """`order` is None when the run only validates. `drawn_ahead`: the file of the checkpoint that is resumed."""
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class TrainingLoop:
         order: PromptOrder | None,
         total_steps: int,
         state: TrainerState,
+        drawn_ahead: Path | None = None,
     ) -> None:
         self.config, self.workers, self.algorithm, self.log = config, workers, algorithm, log
         self.train_jobs, self.val_jobs, self.order, self.total_steps = train_jobs, val_jobs, order, total_steps
@@ -50,6 +53,9 @@ class TrainingLoop:
         self.checkpoints = checkpoints_of(config)
         self.best = BestModel(config, workers.export, state.best, log.note)
         self.alarms = Alarms(config, total_steps, log.warn)
+        self.rollouts = Rollouts(config, workers, self._jobs, total_steps)
+        if drawn_ahead is not None:
+            self.rollouts.load(drawn_ahead, state.step + 1)
 
     def run(self) -> None:
         """Trains to the last step. Raises GradingError when the grader is down; every sample is in the log by then."""
@@ -75,8 +81,7 @@ class TrainingLoop:
 
     def _train_step(self, step: int) -> None:
         with self.timer("rollout"):
-            jobs = [self.train_jobs[i] for i in self.order.batch(step)]
-            groups = self.workers.generate(jobs, training_plan(self.config, step))
+            groups = self.rollouts.take(step)
         routed = self.algorithm.route(groups, step)
         batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
         self.log.samples(step, groups, batch.reprompts, phase="train")
@@ -157,6 +162,9 @@ class TrainingLoop:
         except (SdpoError, OSError) as error:
             self.log.warn(str(error))
 
+    def _jobs(self, step: int) -> list[RenderedPrompt]:
+        return [self.train_jobs[i] for i in self.order.batch(step)]
+
     def _timing(self, groups: list[Group]) -> dict[str, float]:
         timing = self.timer.step_metrics()
         tokens = sum(len(s.response_ids) for g in groups for s in g.samples)
@@ -190,7 +198,12 @@ class TrainingLoop:
     def _save(self) -> None:
         state = TrainerState(self.step, self.workers.policy_version, self.samples, self.best.best, self.unvalidated)
         keep = self.config.trainer.max_actor_ckpt_to_keep
-        checkpoint.save(self.checkpoints, state, self.workers.save, keep, to_yaml(self.config))
+
+        def write(actor: str) -> None:
+            self.workers.save(actor)
+            self.rollouts.save(Path(actor).with_name(DRAWN_AHEAD))
+
+        checkpoint.save(self.checkpoints, state, write, keep, to_yaml(self.config))
         self.best.prune()
 
 

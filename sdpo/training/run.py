@@ -20,6 +20,7 @@ from sdpo.training.checkpoint import TrainerState
 from sdpo.training.inputs import describe_inputs
 from sdpo.training.jobs import Jobs, load_jobs, write_dropped
 from sdpo.training.loop import TrainingLoop
+from sdpo.training.rollouts import DRAWN_AHEAD
 from sdpo.workers.group import Workers
 
 MODELS = "the model's positions (its max_position_embeddings)"
@@ -68,7 +69,8 @@ def _train(config: Config, run_dir: Path) -> int:
             log.describe("inputs", describe_inputs(config, device, train_jobs, val_jobs))
             if sandbox is not None:
                 log.describe("sandbox", sandbox.to_dict())
-            loop = TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state)
+            ahead = resume / DRAWN_AHEAD if resume else None
+            loop = TrainingLoop(config, workers, algorithm, log, train_jobs, val_jobs, order, total_steps, state, ahead)
             try:
                 loop.run()
                 if config.trainer.export_hf and not config.trainer.val_only:
@@ -134,6 +136,9 @@ def resolve_device(name: str) -> str:
 def check_device(config: Config, device: str) -> None:
     """Raises ConfigError for what the device cannot do."""
     if device != "cpu":
+        if config.actor_rollout_ref.rollout.max_staleness:
+            fix = "actor and engine take turns on a GPU; set it to 0"
+            raise ConfigError(problem("actor_rollout_ref.rollout.max_staleness", 1, "0 on GPUs", fix))
         return
     actor, trainer = config.actor_rollout_ref.actor, config.trainer
     if actor.fsdp_config.offload_policy:

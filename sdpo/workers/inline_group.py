@@ -10,6 +10,7 @@ from sdpo.teacher.remote import is_remote
 from sdpo.weights import in_process, shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
+from sdpo.workers.group import Versions
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
 from sdpo.workers.teacher_server import InlineServers, TeacherServer
 
@@ -27,15 +28,21 @@ class InlineWorkers:
         shares_module = config.actor_rollout_ref.rollout.name == "hf" and not isinstance(module, FSDPModule)
         self.rollout = RolloutWorker(config, device, ThreadGraderPool(config), module.lm if shares_module else None)
         self._shares_module = shares_module
+        self._versions = Versions(config.actor_rollout_ref.rollout.max_staleness)
 
     @property
     def policy_version(self) -> int:
         return self.actor.policy_version
 
-    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    def submit(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+        """Drawn at once: there is nobody beside whom to draw."""
         return self.rollout.generate(jobs, plan)
 
+    def collect(self, ticket: list[Group]) -> list[Group]:
+        return self._versions.check(ticket, self.policy_version)
+
     def update(self, batch: TrainBatch) -> StepReport:
+        self._versions.updated(self.policy_version)
         padded = self.actor.prefix_sharing_unsupported is not None
         shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1, padded)
         report = self.actor.update(shares[0])

@@ -8,11 +8,11 @@ import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from sdpo.config.schema import Config
-from sdpo.errors import RolloutError
 from sdpo.records import Group, StepReport, TrainBatch
 from sdpo.teacher.remote import is_remote
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import split_over_ranks
+from sdpo.workers.group import Versions
 from sdpo.workers.placement import rollout_pool, start_ray, teacher_pool, training_pool, worker_env
 from sdpo.workers.ray_errors import call_remote
 from sdpo.workers.ray_teacher import TeacherRayWorker
@@ -25,6 +25,7 @@ class RayWorkers:
         start_ray(config)
         self.config = config
         self.policy_version = 0
+        self._versions = Versions(config.actor_rollout_ref.rollout.max_staleness)
         self._weights_base = shared_memory.new_base()
         self._graders = grader_processes(config, worker_env())
         pool = training_pool(config, device)
@@ -43,24 +44,23 @@ class RayWorkers:
         self._call("rollout", self._rollouts.ready)
         self._padded = self._call("actor", self._actors.prefix_sharing_unsupported)[0] is not None
 
-    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    def submit(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[ray.ObjectRef]:
         engines = self._rollouts.world_size
         shares = [jobs[rank::engines] for rank in range(engines)]
-        answers = self._call("rollout", lambda: self._rollouts.generate(shares, [plan] * engines))
-        groups: list[Group] = [None] * len(jobs)
+        return self._rollouts.generate(shares, [plan] * engines)
+
+    def collect(self, ticket: list[ray.ObjectRef]) -> list[Group]:
+        answers = self._call("rollout", lambda: ray.get(ticket))
+        groups: list[Group] = [None] * sum(map(len, answers))
         for rank, answer in enumerate(answers):
-            groups[rank::engines] = answer
-        wrong = {s.policy_version for g in groups for s in g.samples} - {self.policy_version}
-        if wrong:
-            raise RolloutError(
-                f"rollout: responses come from policy version {wrong}, the actor is at {self.policy_version}"
-            )
-        return groups
+            groups[rank :: len(answers)] = answer
+        return self._versions.check(groups, self.policy_version)
 
     def update(self, batch: TrainBatch) -> StepReport:
         actor, ranks = self.config.actor_rollout_ref.actor, self._actors.world_size
         shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
         report = self._call("actor", lambda: self._actors.update(shares))[0]
+        self._versions.updated(self.policy_version)
         self.policy_version = report.policy_version
         report.metrics.update(self._grading_metrics())
         return report

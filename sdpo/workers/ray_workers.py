@@ -80,7 +80,7 @@ class RolloutRayWorker(Worker):
     def ready(self) -> bool:
         return True
 
-    @register(dispatch_mode=Dispatch.ALL_TO_ALL)
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL, blocking=False)
     async def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         return await self._rollout.draw(jobs, plan)
 

@@ -36,7 +36,7 @@ def _batch(config) -> TrainBatch:
     workers = start_workers(config, "cpu", 10)
     try:
         workers.sync_weights()
-        groups = workers.generate(load_jobs(config, chat, "train")[:4], PLAN)
+        groups = workers.collect(workers.submit(load_jobs(config, chat, "train")[:4], PLAN))
         return train_batch(groups, algorithm.route(groups, 1), config.actor_rollout_ref.actor)
     finally:
         workers.close()
@@ -83,7 +83,7 @@ def test_two_vllm_engines_sample_from_the_students_weights_before_and_after_an_u
         jobs = load_jobs(config, chat, "train")[:4]
         for version in (0, 1):
             workers.sync_weights()
-            groups = workers.generate(jobs, PLAN)
+            groups = workers.collect(workers.submit(jobs, PLAN))
             assert [g.prompt.uid for g in groups] == [job.prompt.uid for job in jobs]
             assert {s.policy_version for g in groups for s in g.samples} == {version}
             assert all(s.grade.graded for g in groups for s in g.samples)

@@ -42,13 +42,16 @@ class Workers:
         self.rewards, self.feedback, self.finite, self.validation_s = rewards, feedback, finite, validation_s
         self.policy_version = 0
 
-    def generate(self, jobs, plan) -> list[Group]:
+    def submit(self, jobs, plan) -> list[Group]:
         held_out = not plan.log_probs
         time.sleep(self.validation_s if held_out else 0.0)
         rewards = self.rewards(plan.step, held_out)
         return [
             Group(j.prompt, [answer(j.prompt.uid, i, r, self.feedback) for i, r in enumerate(rewards)]) for j in jobs
         ]
+
+    def collect(self, ticket: list[Group]) -> list[Group]:
+        return ticket
 
     def update(self, batch) -> StepReport:
         taken = len(batch.mini_batches) if self.finite else 0

@@ -179,6 +179,6 @@ def test_mean_rewards_stand_beside_the_accuracy_of_every_source():
 def test_held_out_accuracy_does_not_depend_on_what_the_training_calls_a_success(training):
     settings = ["trainer.val_success_threshold=0.5"]
     config = compose([*settings, f"actor_rollout_ref.actor.self_distillation.success_reward_threshold={training}"])
-    workers = SimpleNamespace(generate=lambda jobs, plan: [group("a", 0.6, 0.4, 1, 0)])
+    workers = SimpleNamespace(submit=lambda *_: [group("a", 0.6, 0.4, 1, 0)], collect=list)
     groups, metrics = validate(config, workers, ["job"])
     assert metrics["val/avg@4"] == 0.5 and len(groups) == 1

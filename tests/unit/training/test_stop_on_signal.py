@@ -38,9 +38,9 @@ class Workers(test_loop.Workers):
         if phase == self.phase and self.updates == (2 if phase == "rollout" else 3):
             signal.raise_signal(self.number)
 
-    def generate(self, jobs, plan):
+    def submit(self, jobs, plan):
         self._reached("rollout" if plan.log_probs else "validate")
-        return super().generate(jobs, plan)
+        return super().submit(jobs, plan)
 
     def update(self, batch):
         self.updates += 1

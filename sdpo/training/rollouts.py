@@ -1,0 +1,78 @@
+"""The rollout batches of a run, in order; with `rollout.max_staleness` each is drawn while the one before it trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sdpo.config.schema import Config
+from sdpo.errors import CheckpointError
+from sdpo.records import Grade, GradeStatus, Group, Sample, TestOutcome, Turn
+from sdpo.workers.group import Ticket, Workers
+from sdpo.workers.rollout import RenderedPrompt, training_plan
+
+DRAWN_AHEAD = "drawn_ahead.jsonl"  # of a checkpoint: samples that weights drew which nobody has any more
+
+
+class Rollouts:
+    def __init__(
+        self, config: Config, workers: Workers, jobs: Callable[[int], list[RenderedPrompt]], last_step: int
+    ) -> None:
+        self.config, self.workers, self.jobs, self.last_step = config, workers, jobs, last_step
+        self._ticket: Ticket | None = None  # of the batch that is drawn ahead,
+        self._drawn: list[Group] | None = None  # or the batch itself
+
+    def take(self, step: int) -> list[Group]:
+        """The graded groups of a step. Has those of the next drawn from now on, before the weights move."""
+        if self._ticket is None and self._drawn is None:
+            self._ticket = self._submit(step)
+        groups, self._drawn = self._collected(), None
+        if self.config.actor_rollout_ref.rollout.max_staleness and step < self.last_step:
+            self._ticket = self._submit(step + 1)
+        return groups
+
+    def save(self, file: Path) -> None:
+        """What is drawn ahead, so that a resumed run trains on the same samples."""
+        if self._ticket is None and self._drawn is None:
+            return
+        self._drawn = self._collected()
+        lines = [json.dumps({"uid": g.prompt.uid, "samples": [*map(asdict, g.samples)]}) for g in self._drawn]
+        file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    def load(self, file: Path, step: int) -> None:
+        """Takes up what a checkpoint holds, if it is for the prompts of this step."""
+        if not file.is_file() or not self.config.actor_rollout_ref.rollout.max_staleness or step > self.last_step:
+            return
+        try:
+            found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            samples = {group["uid"]: [*map(sample_from, group["samples"])] for group in found}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}); delete it, and its samples are drawn again"
+            ) from error
+        jobs = self.jobs(step)
+        if [job.prompt.uid for job in jobs] == list(samples):
+            self._drawn = [Group(job.prompt, samples[job.prompt.uid]) for job in jobs]
+
+    def _submit(self, step: int) -> Ticket:
+        return self.workers.submit(self.jobs(step), training_plan(self.config, step))
+
+    def _collected(self) -> list[Group]:
+        ticket, self._ticket = self._ticket, None
+        return self._drawn if ticket is None else self.workers.collect(ticket)
+
+
+def sample_from(data: dict[str, Any]) -> Sample:
+    """A sample from `asdict` of one, through JSON."""
+    turns = [Turn(**{**turn, "span": tuple(turn["span"])}) for turn in data["turns"]]
+    for turn in turns:
+        turn.said = None if turn.said is None else tuple(turn.said)
+    grade = data["grade"]
+    if grade is not None:
+        tests = tuple(TestOutcome(**{**test, "status": GradeStatus(test["status"])}) for test in grade["tests"])
+        status, flags = GradeStatus(grade["status"]), tuple(grade["flags"])
+        grade = Grade(**{**grade, "status": status, "tests": tests, "flags": flags})
+    return Sample(**{**data, "turns": turns, "grade": grade})
