@@ -53,6 +53,12 @@ class RolloutError(SdpoError):
     exit_code = 7
 
 
+class OutputLost(SdpoError):
+    """Standard output, or a file that was asked for, that cannot be written any further."""
+
+    exit_code = 8
+
+
 class ClusterError(SdpoError):
     """Ray does not start, or a worker process died."""
 

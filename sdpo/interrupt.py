@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from sdpo.errors import OutputLost
+
 AT_ONCE = "%s at once; the same command goes on from the newest complete checkpoint, or starts anew where there is none"
 PATIENCE_S = 2.0  # a second signal after it means: now
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM arrived."""
+
+
+STOPS = (KeyboardInterrupt, OutputLost)  # the person has gone, or who was to read the console
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:

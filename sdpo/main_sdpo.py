@@ -6,13 +6,13 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 
 import sdpo
 from sdpo import interrupt
+from sdpo.cli.program import program
 from sdpo.config.environment import ENVIRONMENT
-from sdpo.errors import DISK_ERRORS, ConfigError, SdpoError
-
-DISK_EXIT_CODE = 8
+from sdpo.errors import DISK_ERRORS, ConfigError, OutputLost, SdpoError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,6 +20,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"command line: {message}; see --help")
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's own). Returns the exit code; an error is one line on stderr."""
     argv = sys.argv[1:] if argv is None else argv
@@ -28,9 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         return _run(argv)
     except SdpoError as error:
         if "--traceback" in argv:
-            raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
+            traceback.print_exception(error)
+        raise
     except KeyboardInterrupt as stop:
         print(interrupt.message(stop), file=sys.stderr)
         return interrupt.exit_code(stop)
@@ -38,8 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         if error.errno not in DISK_ERRORS or "--traceback" in argv:
             raise
         where = error.filename or "the run folder or /dev/shm"
-        print(f"error: {where}: {error.strerror}; make room, then resume", file=sys.stderr)
-        return DISK_EXIT_CODE
+        raise OutputLost(f"{where}: {error.strerror}; make room, then resume") from error
 
 
 def _run(argv: list[str]) -> int:

@@ -18,7 +18,8 @@ from typing import Any
 
 from sdpo.cli.numbers import positive, positive_whole
 from sdpo.cli.output_file import writing
-from sdpo.errors import ConfigError, SdpoError, problem
+from sdpo.cli.program import program
+from sdpo.errors import ConfigError, problem
 from sdpo.reporting.comparison.curves import Budget, load_curve
 from sdpo.reporting.comparison.figures import write_figures
 from sdpo.reporting.comparison.launch import Arm, Plan, run_all
@@ -27,29 +28,28 @@ from sdpo.reporting.comparison.tables import comparison_page, markdown
 from sdpo.tracking.jsonl import write_atomically
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
+    options = _parse(argv)
+    with writing(options.out, "--out"):
+        options.out.mkdir(parents=True, exist_ok=True)
     try:
-        options = _parse(argv)
-        with writing(options.out, "--out"):
-            options.out.mkdir(parents=True, exist_ok=True)
         runs = (options.from_runs, options.tuning_runs) if options.from_runs else run_all(_plan(options))
-        curves, tuning = ([load_curve(source, options.source) for source in sources] for sources in runs)
-        budget = Budget(options.seconds, options.samples)
-        write(compare(curves, budget, options.targets, options.title, _about(options), tuning), options.out)
-    except SdpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; the same command goes on with the runs that are missing", file=sys.stderr)
         return 130
+    curves, tuning = ([load_curve(source, options.source) for source in sources] for sources in runs)
+    budget = Budget(options.seconds, options.samples)
+    write(compare(curves, budget, options.targets, options.title, _about(options), tuning), options.out)
     return 0
 
 
 def write(comparison: Comparison, out: Path) -> None:
-    write_atomically(out / "results.json", json.dumps(comparison.as_json(), indent=1) + "\n")
-    write_atomically(out / "table.md", markdown(comparison))
-    write_atomically(out / "index.html", comparison_page(comparison))
-    write_figures(comparison, out)
+    with writing(out, "--out"):
+        write_atomically(out / "results.json", json.dumps(comparison.as_json(), indent=1) + "\n")
+        write_atomically(out / "table.md", markdown(comparison))
+        write_atomically(out / "index.html", comparison_page(comparison))
+        write_figures(comparison, out)
     print(markdown(comparison))
     print(out / "index.html")
 

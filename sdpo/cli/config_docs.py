@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from sdpo.cli.output_file import writing
+from sdpo.cli.program import program
 from sdpo.config import fields, keys, limits, tree
 from sdpo.config.validate import NOT_AVAILABLE
 
@@ -45,7 +47,8 @@ interpolations filled in; every run writes the same to `resolved_config.yaml` in
   another model.
 - `trainer.total_epochs` on the command line drops a `trainer.total_training_steps` of a YAML file.
 - Errors are one line; the exit code is 2 for the configuration, 3 for data, 4 for a model, 5 for a checkpoint, 6 for
-  grading, 7 for an engine, 8 for a full disk, 9 for Ray or a dead worker; 130 after Ctrl-C, 143 after SIGTERM.
+  grading, 7 for an engine, 8 for an output or a disk that takes no more, 9 for Ray or a dead worker; 130 after Ctrl-C, 141
+  when nobody reads the output any more, 143 after SIGTERM.
 - What cannot be run is refused before torch is imported. Batches: `data.train_batch_size` must be a multiple of
   `actor_rollout_ref.actor.ppo_mini_batch_size` (both in prompts), so a group is never cut in two. The number of ranks
   need not divide anything: rows are spread by length, and a rank without a row joins with one that counts nothing.
@@ -156,6 +159,7 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) and "\n" not in value and value else json.dumps(value, ensure_ascii=False)
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write docs/configuration.md from the schema.")
     parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
@@ -167,8 +171,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{PAGE} is not up to date: run python -m sdpo.cli.config_docs", file=sys.stderr)
             return 1
         return 0
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
+    with writing(PAGE, "page"):
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(text, encoding="utf-8")
     print(PAGE)
     return 0
 

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from sdpo.cli.numbers import positive_whole
 from sdpo.cli.output_file import writing
-from sdpo.errors import ConfigError, SdpoError
+from sdpo.cli.program import program
+from sdpo.errors import ConfigError
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     options = _parse(argv)
     try:
         return _wandb(options) if options.tracker == "wandb" else _trackio(options)
-    except SdpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         return 0
     except ImportError as error:

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sdpo.cli.output_file import make_writable, writing
-from sdpo.errors import SdpoError
+from sdpo.cli.program import program
 from sdpo.records import Prompt
 
 FOUND_FAULTS = 1
@@ -26,6 +26,7 @@ HUB = "hub"
 _LISTED = 5  # dropped rows printed; the manifest has all
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     """Returns 0, or the exit code of the error that was printed."""
     parser = _parser()
@@ -35,14 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
     else:
         arguments.overrides += rest
-    try:
-        return _check(arguments) if arguments.command == "check" else _prepare(arguments)
-    except SdpoError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return _check(arguments) if arguments.command == "check" else _prepare(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,7 +84,8 @@ def _check(arguments: argparse.Namespace) -> int:
     print_inspection(arguments.file, found, config)
     if arguments.json:
         everything = asdict(found) | {"lengths": list(found.lengths)}
-        arguments.json.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        with writing(arguments.json, "--json"):
+            arguments.json.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return FOUND_FAULTS if found.faulty else 0
 
 

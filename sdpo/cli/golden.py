@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
+from sdpo.cli.program import program
 from sdpo.config.schema import Config, SelfDistillationConfig
-from sdpo.errors import DataError, SdpoError, problem
+from sdpo.errors import DataError, problem
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.distillation import DistillationLoss
 from sdpo.losses.token_batch import TokenBatch
@@ -40,18 +41,14 @@ class Comparison:
         return max(self.loss_error, self.gradient_error)
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     """Prints the largest errors per mode; returns 0 when all are within the tolerance, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m sdpo.cli.golden", description=__doc__.split("\n", 1)[0])
     parser.add_argument("file", type=Path, help="JSON file with inputs and expected values")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest error (default %(default)g)")
     arguments = parser.parse_args(argv)
-    try:
-        results = compare_file(arguments.file)
-    except SdpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return report(results, arguments.tolerance)
+    return report(compare_file(arguments.file), arguments.tolerance)
 
 
 def report(results: list[Comparison], tolerance: float) -> int:

@@ -24,17 +24,19 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
+from sdpo.cli.output_file import writing
+from sdpo.cli.program import program
 from sdpo.config.compose import compose
 from sdpo.config.files import check_grading
 from sdpo.config.schema import Config
 from sdpo.config.validate import check_single_values
 from sdpo.data.long_integers import read_json
-from sdpo.errors import ConfigError, DataError, SandboxUnavailable
+from sdpo.errors import DataError
 from sdpo.grading.code_tests import read_limits, read_tests
 from sdpo.grading.registry import build_source_grader
 from sdpo.grading.source_grader import SourceGrader
@@ -58,6 +60,7 @@ class MalformedLine(Exception):
     """Message: the field and what is wrong with it."""
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sdpo.cli.grade", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,18 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         and options.out.samefile(options.file)
     ):
         parser.error("--out: the file that is read")
+    config = compose(options.overrides)
+    check_single_values(config)
+    check_grading(config)
+    config.grading.concurrency = max(config.grading.concurrency, options.workers)
     try:
-        config = compose(options.overrides)
-        check_single_values(config)
-        check_grading(config)
-        config.grading.concurrency = max(config.grading.concurrency, options.workers)
         return grade_file(options.file, options.out, options.workers, config)
-    except (ConfigError, DataError, SandboxUnavailable) as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"{error.filename or options.file}: {error.strerror or error}", file=sys.stderr)
-        return DataError.exit_code
     except KeyboardInterrupt:
         print("interrupted; the results up to the first unfinished line are written", file=sys.stderr)
         return INTERRUPTED
@@ -99,12 +96,15 @@ def grade_file(source: Path, target: Path | None, workers: int, config: Config) 
     """Grades line by line with `workers` threads, writes in order, and returns the exit code."""
     code = 0
     with ExitStack() as stack:
-        lines: BinaryIO = sys.stdin.buffer if str(source) == "-" else stack.enter_context(open(source, "rb"))
+        lines = stack.enter_context(_reading(source))
         threads = ThreadPoolExecutor(workers)
         stack.callback(threads.shutdown)
         grader = build_source_grader(config)
         # After what can fail: the file may hold the results of another time.
-        out: TextIO = sys.stdout if target is None else stack.enter_context(open(target, "w", encoding="utf-8"))
+        out: TextIO = sys.stdout
+        if target is not None:
+            stack.enter_context(writing(target, "--out"))
+            out = stack.enter_context(open(target, "w", encoding="utf-8"))
         stack.callback(grader.close)  # ends what still runs, so that nothing is waited for after an interruption
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         for number, identity, result in in_order(grader, lines, threads, workers * AHEAD):
@@ -118,6 +118,24 @@ def grade_file(source: Path, target: Path | None, workers: int, config: Config) 
             out.write(json.dumps(to_record(identity, result)) + "\n")
             out.flush()
     return code
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[Iterator[bytes]]:
+    """The lines of the file. DataError where it cannot be read."""
+
+    def lines() -> Iterator[bytes]:
+        try:
+            yield from file
+        except OSError as error:
+            raise DataError(f"{source}: {error.strerror or error}") from error
+
+    try:
+        file = sys.stdin.buffer if str(source) == "-" else open(source, "rb")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise DataError(f"{source}: {error.strerror or error}") from error
+    with file:
+        yield lines()
 
 
 def in_order(

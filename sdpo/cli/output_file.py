@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sdpo.errors import ConfigError
+from sdpo.errors import DISK_ERRORS, ConfigError, OutputLost
 
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """A place that cannot be written to is a ConfigError that names the option."""
+    """A place that cannot be written to is an error that names the option: OutputLost for a full disk."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{option} {error.filename or path}: {error.strerror or error}") from error
+        kind = OutputLost if error.errno in DISK_ERRORS else ConfigError
+        raise kind(f"{option} {error.filename or path}: {error.strerror or error}") from error
 
 
 def make_writable(path: Path, option: str) -> None:

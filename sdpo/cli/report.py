@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from sdpo.errors import SdpoError
+from sdpo.cli.output_file import writing
+from sdpo.cli.program import program
 from sdpo.reporting.report import write_report
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sdpo.cli.report", description="Rebuild report.html of run folders."
     )
     parser.add_argument("run_dir", nargs="+", help="folder with metrics.jsonl (trainer.default_local_dir of a run)")
     arguments = parser.parse_args(argv)
-    try:
-        for run_dir in arguments.run_dir:
-            print(write_report(run_dir))
-    except SdpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    for run_dir in arguments.run_dir:
+        with writing(Path(run_dir), "run_dir"):
+            report = write_report(run_dir)
+        print(report)
     return 0
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from sdpo.cli.program import program
 from sdpo.errors import SandboxUnavailable
 from sdpo.records import GradeStatus
 from sdpo.sandbox.inside.plan import LEVELS
@@ -38,6 +39,7 @@ SMOKE = (
 )
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sdpo.cli.sandbox", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -49,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Sandbox(SandboxOptions(ceiling=options.level)) as sandbox:
             return check(sandbox, options.json) if options.command == "check" else smoke(sandbox)
-    except (SandboxUnavailable, SandboxFault) as error:
-        print(error, file=sys.stderr)
-        return SandboxUnavailable.exit_code
+    except SandboxFault as error:
+        raise SandboxUnavailable(str(error)) from error
 
 
 def check(sandbox: Sandbox, as_json: bool) -> int:
@@ -70,9 +71,9 @@ def check(sandbox: Sandbox, as_json: bool) -> int:
 def smoke(sandbox: Sandbox) -> int:
     failures = 0
     print(sandbox.report.line())
-    for name, program, stdin, expected, words in SMOKE:
+    for name, source, stdin, expected, words in SMOKE:
         start = time.monotonic()
-        outcome = sandbox.run_program(program, stdin, Limits(cpu_s=1.0, memory_mb=256))
+        outcome = sandbox.run_program(source, stdin, Limits(cpu_s=1.0, memory_mb=256))
         said = outcome.stdout.decode(errors="replace") + (
             f"{outcome.fault.type}: {outcome.fault.message}" if outcome.fault else ""
         )

@@ -16,25 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpo.cli.numbers import positive_whole
-from sdpo.cli.output_file import make_writable
-from sdpo.errors import SdpoError
+from sdpo.cli.output_file import make_writable, writing
+from sdpo.cli.program import program
 
 if TYPE_CHECKING:
     from sdpo.screening.measure import Rate, Screening
     from sdpo.screening.verdict import Verdict
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    try:
-        return _run(options)
-    except SdpoError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -67,7 +61,9 @@ def _run(options: argparse.Namespace) -> int:
     print(report(found, verdict))
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     if options.json:
-        options.json.write_text(json.dumps({"screening": asdict(found), "verdict": asdict(verdict)}, indent=1) + "\n")
+        with writing(options.json, "--json"):
+            text = json.dumps({"screening": asdict(found), "verdict": asdict(verdict)}, indent=1)
+            options.json.write_text(text + "\n")
     return 0
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
-from sdpo.errors import SdpoError
+from sdpo.cli.output_file import writing
+from sdpo.cli.program import program
 
 
+@program
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sdpo.cli.smollm2", description=__doc__)
     parser.add_argument("out_dir", help="folder to write (540 MB); left alone when it is complete already")
@@ -19,11 +22,9 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")  # transformers draws five bars for a minute of work
     from sdpo.models.smollm2 import make_folder
 
-    try:
-        print(make_folder(arguments.out_dir, arguments.gguf))
-    except SdpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    with writing(Path(arguments.out_dir), "out_dir"):
+        folder = make_folder(arguments.out_dir, arguments.gguf)
+    print(folder)
     return 0
 
 

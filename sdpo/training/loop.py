@@ -12,7 +12,7 @@ from sdpo.algorithms.rows import train_batch
 from sdpo.config.compose import to_yaml
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
-from sdpo.errors import GradingError, SdpoError
+from sdpo.errors import GradingError, OutputLost, SdpoError
 from sdpo.records import GradeStatus, Group, TrainBatch
 from sdpo.tracking.run_log import RunLog
 from sdpo.tracking.timing import PhaseTimer, tokens_per_s
@@ -75,7 +75,7 @@ class TrainingLoop:
                 self._validate_late()
             while self.step < self.total_steps:
                 self._train_step(self.step + 1)
-        except KeyboardInterrupt:
+        except interrupt.STOPS:
             self._save_on_signal()
             raise
 
@@ -94,7 +94,7 @@ class TrainingLoop:
             if due:
                 with self.timer("validate"):
                     metrics |= self._validate(self._phase)
-        except KeyboardInterrupt:
+        except interrupt.STOPS:
             if self._hold and self.step == step:  # the update is whole
                 self.unvalidated = due
                 self._record(groups, metrics)
@@ -129,7 +129,11 @@ class TrainingLoop:
         self.alarms.trained(step, metrics)
 
     def _record(self, groups: list[Group], metrics: dict[str, float]) -> None:
-        self.log.metrics(self.step, metrics | self._timing(groups))
+        try:
+            self.log.metrics(self.step, metrics | self._timing(groups))
+        except OutputLost:  # of the console; files come first
+            self._whole = True
+            raise
         self._whole = True
 
     @property

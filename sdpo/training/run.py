@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sdpo import interrupt
 from sdpo.algorithms.registry import build_algorithm, descriptor_of
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
@@ -75,7 +76,7 @@ def _train(config: Config, run_dir: Path) -> int:
                 loop.run()
                 if config.trainer.export_hf and not config.trainer.val_only:
                     workers.export(str(run_dir / run_folder.MODEL))
-            except KeyboardInterrupt as stop:
+            except interrupt.STOPS as stop:
                 stop.add_note(run_folder.way_on(config, loop.step))
                 raise
     finally:

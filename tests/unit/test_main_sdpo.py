@@ -145,10 +145,11 @@ def test_an_error_of_the_run_is_one_line_with_its_own_exit_code(kind, train, cap
     assert (code, line) == (kind.exit_code, "error: row 3: no prompt")
 
 
-def test_traceback_shows_where_an_error_came_from(train):
+def test_traceback_shows_where_an_error_came_from(train, capsys):
     train.outcome = errors.DataError("row 3")
-    with pytest.raises(errors.DataError):
-        main_sdpo.main(["--traceback"])
+    assert main_sdpo.main(["--traceback"]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback") and "raise seen.outcome" in "".join(lines) and lines[-1] == "error: row 3"
 
 
 def test_ctrl_c_ends_neatly_and_says_how_to_go_on(train, capsys):

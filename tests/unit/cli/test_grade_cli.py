@@ -173,7 +173,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
             grade.main([str(path), *options])
         assert stopped.value.code == 2
     assert path.read_text()
-    assert grade.main([str(path), "--out", str(tmp_path / "no" / "x.jsonl")]) == 3
+    assert grade.main([str(path), "--out", str(tmp_path / "no" / "x.jsonl")]) == 2
     assert "no/x.jsonl: No such file" in capsys.readouterr().err
     assert grade.main([str(tmp_path)]) == 3
     assert "Is a directory" in capsys.readouterr().err
