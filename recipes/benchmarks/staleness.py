@@ -3,9 +3,9 @@
     python recipes/benchmarks/staleness.py [--out runs/staleness] [--seeds 0,1,2] [--steps 40]
         [--json FILE] [OVERRIDES of sdpo.main_sdpo ...]
 
-Every seed with max_staleness=0 and 1, one run at a time, Ray and vLLM as in the default. A run that has finished is not
-run again, one that was broken off goes on from its newest checkpoint. The JSON holds an entry per run and the means; the
-first two steps, in which engines warm up, are in no time.
+Every seed with max_staleness=0 and 1, one run at a time, Ray and vLLM as in the default. A run that has finished
+is not run again, one that was broken off goes on from its newest checkpoint. The JSON holds an entry per run and the
+means; the first two steps, in which engines warm up, are in no time.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ interpolations filled in; every run writes the same to `resolved_config.yaml` in
   another model.
 - `trainer.total_epochs` on the command line drops a `trainer.total_training_steps` of a YAML file.
 - Errors are one line; the exit code is 2 for the configuration, 3 for data, 4 for a model, 5 for a checkpoint, 6 for
-  grading, 7 for an engine, 8 for an output or a disk that takes no more, 9 for Ray or a dead worker; 130 after Ctrl-C, 141
-  when nobody reads the output any more, 143 after SIGTERM.
+  grading, 7 for an engine, 8 for an output or a disk that takes no more, 9 for Ray or a dead worker; 130 after Ctrl-C,
+  141 when nobody reads the output any more, 143 after SIGTERM.
 - What cannot be run is refused before torch is imported. Batches: `data.train_batch_size` must be a multiple of
   `actor_rollout_ref.actor.ppo_mini_batch_size` (both in prompts), so a group is never cut in two. The number of ranks
   need not divide anything: rows are spread by length, and a rank without a row joins with one that counts nothing.
