@@ -25,7 +25,7 @@ from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.teacher.teachers import MOVING
 from sdpo.tokens.packing import PackedSide
 from sdpo.weights.source import WeightSource
-from sdpo.weights.transport import transport_of
+from sdpo.weights.transport import publish, transport_of
 
 
 class Servers(Protocol):
@@ -85,7 +85,7 @@ class RemoteTeacher(Teacher):
         self.head_version = -1
         self.sent = 0  # averages that the teacher was told of
         self.bytes = self.tokens = 0
-        self._wait: Callable[[], None] | None = None  # for an average that is still at work
+        self._wait: Callable[[], object] | None = None  # for an average that is still at work
         self._answer: _Answer | None = None
 
     def scores(self, side: PackedSide) -> LazyLogits | LazyLogProbs:
@@ -110,14 +110,9 @@ class RemoteTeacher(Teacher):
         self.synchronize()
         self.sent += 1
         source = WeightSource(student.lm, torch.float32)  # rounded ones would stall the average at small rates
-        self._wait = _nothing
-        if self.rank:
-            source.join_in()
-        else:
-            base = self.servers.base
-            place = transport_of(base).send(source.gathered(), base, self.sent, source.tied)
-            wait = self.servers.tell("follow", place, self.sent)
-            self._wait = lambda: (wait(), transport_of(place).forget(place))
+        place = publish(source, self.servers.base, self.sent, self.rank)
+        wait = None if self.rank else self.servers.tell("follow", place, self.sent)
+        self._wait = lambda: wait and (wait(), transport_of(place).forget(place))
 
     def synchronize(self) -> None:
         """One rank has told the servers of the average; another's question must not overtake it."""
@@ -198,7 +193,3 @@ class _AtIds(_Answer):
 def moved(scores: ResponseScores, device: torch.device | str) -> ResponseScores:
     values = {field.name: getattr(scores, field.name) for field in fields(scores)}
     return replace(scores, **{k: v.to(device) for k, v in values.items() if isinstance(v, torch.Tensor)})
-
-
-def _nothing() -> None:
-    """Another rank waits."""

@@ -76,13 +76,7 @@ class Actor:
     of its own."""
 
     def __init__(
-        self,
-        config: Config,
-        rank: int,
-        world_size: int,
-        device: str,
-        total_steps: int,
-        servers: Servers | None = None,
+        self, config: Config, rank: int, world_size: int, device: str, total_steps: int, servers: Servers | None = None
     ) -> None:
         torch.manual_seed(config.trainer.seed + rank)
         self.config, self.rank, self.world_size, self.device = config, rank, world_size, device
