@@ -205,7 +205,7 @@ class TrainingLoop:
 
         def write(actor: str) -> None:
             self.workers.save(actor)
-            self.rollouts.save(Path(actor).with_name(DRAWN_AHEAD))
+            self.rollouts.save(Path(actor).with_name(DRAWN_AHEAD), self.step + 1)
 
         checkpoint.save(self.checkpoints, state, write, keep, to_yaml(self.config))
         self.best.prune()

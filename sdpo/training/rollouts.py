@@ -22,25 +22,26 @@ class Rollouts:
         self, config: Config, workers: Workers, jobs: Callable[[int], list[RenderedPrompt]], last_step: int
     ) -> None:
         self.config, self.workers, self.jobs, self.last_step = config, workers, jobs, last_step
-        self._ticket: Ticket | None = None  # of the batch that is drawn ahead,
-        self._drawn: list[Group] | None = None  # or the batch itself
+        self._asked: dict[int, Ticket] = {}
+        self._drawn: dict[int, list[Group]] = {}  # that of the step under way too: it may be broken off
 
     def take(self, step: int) -> list[Group]:
         """The graded groups of a step. Has those of the next drawn from now on, before the weights move."""
-        if self._ticket is None and self._drawn is None:
-            self._ticket = self._submit(step)
-        groups, self._drawn = self._collected(), None
+        self._drawn = {number: groups for number, groups in self._drawn.items() if number >= step}
+        if step not in self._drawn and step not in self._asked:
+            self._asked[step] = self._submit(step)
+        groups = self._collected(step)
         if self.config.actor_rollout_ref.rollout.max_staleness and step < self.last_step:
-            self._ticket = self._submit(step + 1)
+            self._asked[step + 1] = self._submit(step + 1)
         return groups
 
-    def save(self, file: Path) -> None:
-        """What is drawn ahead, so that a resumed run trains on the same samples."""
-        if self._ticket is None and self._drawn is None:
-            return
-        self._drawn = self._collected()
-        lines = [json.dumps({"uid": g.prompt.uid, "samples": [*map(asdict, g.samples)]}) for g in self._drawn]
-        file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    def save(self, file: Path, step: int) -> None:
+        """What is drawn for a step beside earlier weights, so that a resumed run trains on the same samples."""
+        stale = self.config.actor_rollout_ref.rollout.max_staleness > 0
+        if stale and (step in self._asked or step in self._drawn):
+            groups = self._collected(step)
+            lines = [json.dumps({"uid": g.prompt.uid, "samples": [*map(asdict, g.samples)]}) for g in groups]
+            file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def load(self, file: Path, step: int) -> None:
         """Takes up what a checkpoint holds, if it is for the prompts of this step."""
@@ -50,19 +51,19 @@ class Rollouts:
             found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
             samples = {group["uid"]: [*map(sample_from, group["samples"])] for group in found}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(
-                f"{file}: cannot be read ({error}); delete it, and its samples are drawn again"
-            ) from error
+            raise CheckpointError(f"{file}: cannot be read ({error}); deleted, it is drawn again") from error
         jobs = self.jobs(step)
         if [job.prompt.uid for job in jobs] == list(samples):
-            self._drawn = [Group(job.prompt, samples[job.prompt.uid]) for job in jobs]
+            self._drawn[step] = [Group(job.prompt, samples[job.prompt.uid]) for job in jobs]
 
     def _submit(self, step: int) -> Ticket:
         return self.workers.submit(self.jobs(step), training_plan(self.config, step))
 
-    def _collected(self) -> list[Group]:
-        ticket, self._ticket = self._ticket, None
-        return self._drawn if ticket is None else self.workers.collect(ticket)
+    def _collected(self, step: int) -> list[Group]:
+        if step in self._asked:
+            self._drawn[step] = self.workers.collect(self._asked[step])
+            del self._asked[step]
+        return self._drawn[step]
 
 
 def sample_from(data: dict[str, Any]) -> Sample:

@@ -96,7 +96,7 @@ def test_a_resumed_run_trains_on_the_very_samples_that_were_drawn_ahead(tmp_path
     workers, file = Workers(), tmp_path / DRAWN_AHEAD
     unbroken = rollouts(workers)
     run(workers, unbroken, [1])
-    unbroken.save(file)
+    unbroken.save(file, 2)
     expected = unbroken.take(2)
     assert expected[0].samples[0].staleness == 1
     later = Workers()
@@ -112,7 +112,7 @@ def test_in_turn_and_at_the_end_nothing_is_drawn_ahead_and_nothing_saved(tmp_pat
     workers = Workers(staleness)
     batches = rollouts(workers, staleness, last=2)
     run(workers, batches, [1, 2])
-    batches.save(tmp_path / DRAWN_AHEAD)
+    batches.save(tmp_path / DRAWN_AHEAD, 3)
     assert list(tmp_path.iterdir()) == []
     batches.load(tmp_path / DRAWN_AHEAD, 3)
 
@@ -121,10 +121,10 @@ def test_samples_of_other_prompts_are_drawn_again_and_a_damaged_file_is_one_line
     workers, file = Workers(), tmp_path / DRAWN_AHEAD
     batches = rollouts(workers)
     run(workers, batches, [1])
-    batches.save(file)
+    batches.save(file, 2)
     other = rollouts(Workers())
     other.load(file, 3)
-    assert other._drawn is None
+    assert other._drawn == {}
     for text in ('{"uid": "p20", "samples": [{}]}', "{", '{"samples": []}'):
         file.write_text(text)
         with pytest.raises(CheckpointError, match="drawn again"):
