@@ -6,8 +6,10 @@ Input fields: id, kind (code | math | multiple_choice | tool_calls), response; o
 the chat template put between prompt and response, e.g. "<think>\\n": reasoning that it opens is no answer); for code
 `tests` ({"type": "stdin", "cases": [{"input", "output"}]}, {"type": "function", "name", "cases": [{"args",
 "expected"}]} or {"type": "assert", "code", "entry_point"}) and `limits` ({"cpu_s", "memory_mb"}); for the others
-`gold` (a letter comes with `choices`, a list of {"name", "arguments"} may come with `tools`). One result line per good
-input line, in the same order: id, status, reward, passed_fraction, feedback, seconds, and flags where there are some.
+`gold` (a letter comes with `choices`, a list of {"name", "arguments"} may come with `tools`). Or a row of a data file
+(docs/data.md: data_source, prompt, reward_model) with its response, where id is the line number unless given. One
+result line per good input line, in the same order: id, status, reward, passed_fraction, feedback, seconds, and flags
+where there are some.
 KEY=VALUE are overrides such as grading.public_only=true.
 
 Exit code 0: every line was graded, 2: some lines are malformed (named on standard error; the others are graded all
@@ -36,6 +38,7 @@ from sdpo.config.files import check_grading
 from sdpo.config.schema import Config
 from sdpo.config.validate import check_single_values
 from sdpo.data.long_integers import read_json
+from sdpo.data.rows import to_prompt
 from sdpo.errors import DataError
 from sdpo.grading.code_tests import read_limits, read_tests
 from sdpo.grading.registry import build_source_grader
@@ -54,6 +57,7 @@ class Answer:
     prompt: Prompt
     response: str
     truncated: bool
+    is_row: bool  # of the data page; others are checked as they are read
 
 
 class MalformedLine(Exception):
@@ -147,7 +151,9 @@ def in_order(
         if not line.strip():
             continue
         try:
-            identity, answer = read_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+            identity, answer = read_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, number)
+            if answer.is_row:
+                _check_row(grader, answer.prompt)
             future = threads.submit(grader.grade_or_status, answer.prompt, answer.response, answer.truncated)
             pending.append((number, identity, future))
         except MalformedLine as error:
@@ -165,7 +171,16 @@ def settled(number: int, identity: Any, result: Any) -> tuple[int, Any, Grade | 
         return number, identity, MalformedLine("nested too deeply")
 
 
-def read_line(line: bytes) -> tuple[Any, Answer]:
+def _check_row(grader: SourceGrader, prompt: Prompt) -> None:
+    try:
+        reason = grader.check(prompt)
+    except DataError as error:  # a source that nobody grades
+        raise MalformedLine(str(error)) from None
+    if reason:
+        raise MalformedLine(f"reward_model.ground_truth: {reason}")
+
+
+def read_line(line: bytes, number: int) -> tuple[Any, Answer]:
     """(id, answer). Raises MalformedLine naming the field."""
     try:
         data = read_json(line.decode())
@@ -175,11 +190,6 @@ def read_line(line: bytes) -> tuple[Any, Answer]:
         raise MalformedLine(f"not valid JSON ({error})") from None
     if not isinstance(data, dict):
         raise MalformedLine(f"got {type(data).__name__}; allowed: a JSON object")
-    if "id" not in data:
-        raise MalformedLine("id: missing")
-    kind = data.get("kind")
-    if kind not in KINDS:
-        raise MalformedLine(f"kind: got {kind!r}; allowed: {', '.join(KINDS)}")
     if not isinstance(data.get("response"), str):
         raise MalformedLine(f"response: got {type(data.get('response')).__name__}; allowed: text")
     truncated = data.get("truncated", False)
@@ -188,13 +198,33 @@ def read_line(line: bytes) -> tuple[Any, Answer]:
     header = data.get("header", "")
     if not isinstance(header, str):
         raise MalformedLine(f"header: got {type(header).__name__}; allowed: text")
+    if "kind" not in data and "data_source" in data:
+        identity, prompt = data.get("id", number), _prompt_of_row(data, number)
+    else:
+        identity, prompt = data.get("id"), _prompt_of_line(data)
+    return identity, Answer(prompt, left_open(header) + data["response"], truncated, "kind" not in data)
+
+
+def _prompt_of_row(data: dict[str, Any], number: int) -> Prompt:
+    try:
+        return to_prompt(data, str(number), "row", "prompt", from_table=False)
+    except DataError as error:
+        raise MalformedLine(str(error).removeprefix("row: ")) from None
+
+
+def _prompt_of_line(data: dict[str, Any]) -> Prompt:
+    if "id" not in data:
+        raise MalformedLine("id: missing")
+    kind = data.get("kind")
+    if kind not in KINDS:
+        allowed = f"{', '.join(KINDS)}; or give a row as in docs/data.md, with data_source"
+        raise MalformedLine(f"kind: got {kind!r}; allowed: {allowed}")
     tools = data.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise MalformedLine("tools: allowed: a list of tool schemas")
     messages = ({"role": "user", "content": data.get("prompt") or ""},)
     truth = ground_truth(kind, data)
-    prompt = Prompt(str(data["id"]), messages, kind, truth, tools=tuple(tools) if tools else None)
-    return data["id"], Answer(prompt, left_open(header) + data["response"], truncated)
+    return Prompt(str(data["id"]), messages, kind, truth, tools=tuple(tools) if tools else None)
 
 
 def ground_truth(kind: str, data: dict[str, Any]) -> Any:

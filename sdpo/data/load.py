@@ -132,7 +132,11 @@ def select_prompts(
     selection = Selection()
     limit, shortest = config.max_prompt_length, None
     for prompt in prompts:
-        if reason := cannot_grade(prompt):
+        try:
+            reason = cannot_grade(prompt)
+        except DataError as error:  # a source that nobody grades, and the grader does not know the row
+            raise DataError(f"row {prompt.uid}: {error}") from error
+        if reason:
             selection.dropped.append(Drop(prompt.uid, "reward_model.ground_truth", reason))
             continue
         try:

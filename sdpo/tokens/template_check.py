@@ -54,14 +54,13 @@ def check_template(chat: ChatRenderer) -> None:
 
 
 def _check_options(chat: ChatRenderer) -> None:
-    """Switching off what a template does not have (`enable_thinking=false`) is no error, unless it is misspelt."""
+    """Switching off what a template does not have (`enable_thinking=false`) changes nothing, unless it is misspelt."""
     for name in sorted(set(chat.template_kwargs) - chat.options):
         close = difflib.get_close_matches(name, chat.options, n=1, cutoff=0.8)
         if chat.template_kwargs[name] or name in GIVEN or close:
             read = ", ".join(sorted(chat.options)) or "none"
             fix = f"nearest: {close[0]}" if close else ""
             raise ModelError(problem(FIELD, name, f"options that the chat template reads: {read}", fix))
-        log.warning("%s.%s: the chat template has no such option", FIELD, name)
 
 
 def _cases(chat: ChatRenderer, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sdpo.config.schema import Config
 
 SILENT = 3  # steps in a row that moved nothing
+CUT = 0.95  # share of answers that reach the response length
 _DISTILL = "actor_rollout_ref.actor.self_distillation"
 _SCREEN = "`python -m sdpo.cli.screen` with the same settings measures beforehand whether there is a signal"
 
@@ -25,12 +26,14 @@ class Alarms:
 
     def trained(self, step: int, metrics: Metrics) -> None:
         """After every step, with `actor/optimizer_steps` among its metrics."""
+        self._cut("train", f"of step {step}", metrics)
         self._silent = [] if metrics["actor/optimizer_steps"] else [*self._silent, step]
         if len(self._silent) == self._patience:
             steps = f"step {step}" if self._patience == 1 else f"steps {self._silent[0]} to {step}"
             self._say("silent", f"{steps} changed nothing in the model: {why_silent(self._config, metrics)}")
 
     def validated(self, step: int, metrics: Metrics) -> None:
+        self._cut("val", f"to held-out problems of step {step}", metrics)
         sampled, graded = metrics.get("val/samples", 0.0), metrics.get("val/graded_samples", 0.0)
         if graded < sampled:
             failed = round(metrics.get("val/infra_error_frac", 0.0) * sampled)
@@ -38,6 +41,13 @@ class Alarms:
             self._say(
                 "lost", f"{text} (the grader failed on {failed}); accuracy and reward are over the other {graded:.0f}"
             )
+
+    def _cut(self, part: str, which: str, metrics: Metrics) -> None:
+        share = metrics.get(f"{part}/truncated_frac", 0.0)
+        if share >= CUT and not self._config.actor_rollout_ref.rollout.ignore_eos:
+            longest = f"data.max_response_length={self._config.data.max_response_length}"
+            text = f"{'all' if share == 1 else f'{share:.0%} of the'} answers {which} are cut at {longest}"
+            self._say("cut", f"{text} tokens: hardly one can be right; raise it, or take a model that answers shorter")
 
     def _say(self, kind: str, text: str) -> None:
         if kind not in self._said:

@@ -10,6 +10,8 @@ import time
 import pytest
 
 from sdpo.cli import grade
+from sdpo.data.rows import to_row
+from sdpo.embedded.programs import problems
 
 FUNCTION = {"type": "function", "name": "f", "cases": [{"args": [1], "expected": 2}, {"args": [2], "expected": 3}]}
 ECHO = {"type": "stdin", "cases": [{"input": "a", "output": "a"}]}
@@ -216,3 +218,42 @@ def test_a_setting_that_cannot_be_is_one_line_with_what_can(tmp_path, capsys, se
     assert grade.main([str(tmp_path / "answers.jsonl"), setting]) == 2
     [said] = capsys.readouterr().err.splitlines()
     assert setting.partition("=")[0] in said and "qwen3" in said or "number" in said
+
+
+def test_rows_of_a_data_file_are_graded_as_they_are(tmp_path, capsys):
+    """One of each source of the data page, and what is wrong with others by line and field."""
+    tests = {"type": "stdin", "cases": [{"input": "1", "output": "1"}]}
+    rows = [
+        ("gsm8k", "4", "\\boxed{4}", 1.0),
+        ("gsm8k", "4", "\\boxed{5}", 0.0),
+        ("sciknoweval", "B", "<answer>B</answer>", 1.0),
+        ("programs", None, "", None),
+        ("livecodebench", json.dumps(tests), "```python\nprint(input())\n```", 1.0),
+    ]
+    embedded = to_row(problems("hard", "test")[0])
+    lines = []
+    for source, truth, response, _ in rows:
+        row = {
+            "data_source": source,
+            "prompt": [{"role": "user", "content": "?"}],
+            "reward_model": {"ground_truth": truth},
+        }
+        lines.append((embedded if source == "programs" else row) | {"response": response})
+    lines[0]["id"] = "mine"
+    bad = [
+        ({**lines[1], "data_source": "nobodys"}, "data_source: got 'nobodys'"),
+        ({**lines[1], "reward_model": {"ground_truth": "\\text{"}}, "reward_model.ground_truth: "),
+        ({k: v for k, v in lines[1].items() if k != "prompt"}, "prompt: missing"),
+        ({k: v for k, v in lines[1].items() if k != "response"}, "response: got NoneType"),
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *(line for line, _ in bad)]))
+    assert grade.main([str(file)]) == grade.MALFORMED
+    told = capsys.readouterr()
+    results = [json.loads(line) for line in told.out.splitlines()]
+    assert [result["id"] for result in results] == ["mine", 2, 3, 4, 5]
+    assert [r["reward"] for r, row in zip(results, rows, strict=True) if row[3] is not None] == [1.0, 0.0, 1.0, 1.0]
+    errors = told.err.splitlines()
+    assert len(errors) == len(bad)
+    for number, (line, (_, why)) in enumerate(zip(errors, bad, strict=True), 1 + len(lines)):
+        assert line.startswith(f"line {number}: {why}")

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from sdpo.config.compose import compose
+from sdpo.errors import DataError
 from sdpo.models.load import load_tokenizer
 from sdpo.tokens.chat import ChatRenderer
 from sdpo.training.jobs import DROPPED_FILE, load_jobs, write_dropped
@@ -38,6 +41,15 @@ def test_jobs_are_rendered_as_the_policy_sees_them_and_drops_are_listed(tmp_path
     ]
     write_dropped(tmp_path)
     assert not (tmp_path / DROPPED_FILE).exists()
+
+
+def test_a_source_that_nobody_grades_is_an_error_that_names_file_and_row(tmp_path):
+    config = settings(tmp_path, [GOOD, {**GOOD, "data_source": "nobodys"}])
+    chat = ChatRenderer(load_tokenizer(config.actor_rollout_ref.model))
+    with pytest.raises(
+        DataError, match="^row train/a:2: data_source: got 'nobodys'; allowed: .*custom_reward_function"
+    ):
+        load_jobs(config, chat, "train")
 
 
 def test_a_run_leaves_the_list_of_dropped_rows_in_its_folder(tmp_path):

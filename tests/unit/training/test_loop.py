@@ -211,6 +211,36 @@ def test_a_validation_in_which_nothing_was_graded_shows_no_number(tmp_path):
     assert not (tmp_path / "model_best").exists()
 
 
+class Cut(Workers):
+    """So many of the four answers end at the response length."""
+
+    def __init__(self, cut) -> None:
+        super().__init__(always(0.0, 1.0, 0.0, 0.0))
+        self.cut = cut
+
+    def generate(self, jobs, plan) -> list[Group]:
+        groups = super().generate(jobs, plan)
+        for group in groups:
+            for sample in group.samples[: self.cut(not plan.log_probs)]:
+                sample.finish_reason = "length"
+        return groups
+
+
+@pytest.mark.parametrize(("trained", "held_out", "part"), [(4, 0, "step 1"), (0, 4, "held-out problems of step 0")])
+def test_answers_that_are_all_cut_are_warned_of_once_with_the_setting(trained, held_out, part, tmp_path):
+    workers = Cut(lambda validating: held_out if validating else trained)
+    said = run(tmp_path, workers, "data.max_response_length=48")
+    assert said.count("warning: all answers") == 2  # when it is seen, and below the table
+    (line, _) = (line for line in said.splitlines() if line.startswith("warning: all answers"))
+    assert part in line and "data.max_response_length=48" in line
+
+
+def test_answers_of_which_some_end_are_not_warned_of(tmp_path):
+    assert "are cut" not in run(tmp_path, Cut(lambda validating: 3))
+    engine = "actor_rollout_ref.rollout.ignore_eos=true"  # then they are meant to be
+    assert "are cut" not in run(tmp_path / "meant", Cut(lambda validating: 4), engine)
+
+
 def test_without_held_out_problems_there_is_no_word_of_them(tmp_path):
     said = run(tmp_path, Workers(always(0.0, 1.0)), held_out=0)
     assert "held-out" not in said and table(said)["train accuracy"] == "0.500 → 0.500"
