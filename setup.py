@@ -14,7 +14,6 @@ CORE = [
     "datasets>=5.2,<6",
     "hydra-core>=1.3.8,<1.4",
     "jinja2>=3.1",
-    "math-verify>=0.9,<1",
     "latex2sympy2_extended>=1.11,<2",
     "matplotlib>=3.11,<4",
     "numba>=0.65,<1",
