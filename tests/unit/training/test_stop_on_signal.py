@@ -13,7 +13,8 @@ import pytest
 
 from sdpo import interrupt
 from sdpo.config.compose import compose
-from sdpo.errors import CheckpointError
+from sdpo.errors import CheckpointError, OutputLost
+from sdpo.tracking.console import RunConsole
 from sdpo.training import checkpoint, run_folder
 from tests.unit.training import test_loop
 
@@ -116,6 +117,17 @@ def test_a_checkpoint_that_cannot_be_written_hides_no_signal(tmp_path):
     _stopped(tmp_path, workers, "trainer.save_freq=-1")
     assert _kept(tmp_path) == []
     assert "no room" in json.loads((tmp_path / "run.json").read_text())["warnings"][0]
+
+
+def test_a_console_that_takes_nothing_more_stops_the_run_like_ctrl_c(tmp_path, monkeypatch):
+    def step(console: RunConsole, number: int, *rest: object) -> None:
+        if number == 3:
+            raise OutputLost("standard output: its reader is gone")
+
+    monkeypatch.setattr(RunConsole, "step", step)
+    with pytest.raises(OutputLost):
+        test_loop.run(tmp_path, Workers("never"), "trainer.save_freq=-1")
+    assert _kept(tmp_path) == [(3, False)] and len(_logged(tmp_path)) == 3
 
 
 def test_a_second_signal_ends_at_once(monkeypatch, capsys):
