@@ -6,19 +6,15 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .math_pool import AlgebraFault, AlgebraPool, AlgebraProcess, AlgebraTimeout
+from .math_pool import AlgebraPool, AlgebraProcess, AlgebraTimeout
 from .tool_calls import DECODER, Call, MalformedCall, extract_calls, from_json
 
-WORKER = str(Path(__file__).with_name("vllm_calls.py"))
-START_SECONDS = 300.0  # of CPU time; importing vLLM's parsers takes ten
+WORKER = Path(__file__).with_name("vllm_calls.py")
 HARD_SECONDS = 10.0  # the process itself stops after half a second
 LONGEST = 200_000  # characters
 logger = logging.getLogger(__name__)
@@ -62,21 +58,10 @@ CALL_MARK = re.compile(
 )
 # Formats without types: "3" is a number where the tool's schema says so.
 UNTYPED = frozenset(
-    (
-        *(
-            "dots",
-            "functiongemma",
-            "gemma4",
-            "glm45",
-            "glm47",
-            "hy_v3",
-            "hy_v4",
-            "k2_horizon",
-            "ling3",
-            "mimo",
-            "minicpm5",
-        ),
-        *("minimax_m2", "minimax_m3", "poolside_v1", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5"),
+    re.findall(
+        r"\w+",
+        """dots functiongemma gemma4 glm45 glm47 hy_v3 hy_v4 k2_horizon ling3 mimo minicpm5 minimax_m2 minimax_m3
+    poolside_v1 qwen3_coder qwen3_xml seed_oss step3 step3p5""",
     )
 )
 # Anthropic's calls are MiniMax's with other marks around them.
@@ -94,23 +79,13 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", l
 class CallProcess(AlgebraProcess):
     """vLLM's parsers in a process of their own; not thread-safe."""
 
+    first = {"parser": "hermes", "text": "", "tools": None}
+    start_seconds = 300.0  # of CPU time; importing vLLM's parsers takes ten
+    kept = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
+    variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
     def __init__(self) -> None:
-        names = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
-        environment = {name: os.environ[name] for name in names if name in os.environ}
-        quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment | quiet,
-            start_new_session=True,
-        )
-        try:
-            self.ask({"parser": "hermes", "text": "", "tools": None}, START_SECONDS)
-        except (AlgebraTimeout, EOFError, OSError) as error:
-            self.close()
-            raise AlgebraFault(f"vLLM's tool parsers do not start: {error!r}") from None
+        super().__init__(WORKER)
 
 
 class CallReader:
@@ -128,23 +103,21 @@ class CallReader:
         parser = format_of(answer) if self.parser == "auto" else self.parser
         if parser is None or parser in READ_HERE or (parser == "mistral" and OLD_MISTRAL.search(answer)):
             return extract_calls(answer)
+        schemas = schemas_of(tools, gold, parser)
         if parser in GEMMA:
-            calls = _from_gemma(answer, schemas_of(tools, gold, parser))
-            if truncated and calls and not _closed(answer):
-                raise MalformedCall("The last tool call is not complete.")
-            return calls
-        if not self._installed:
+            calls = _from_gemma(answer, schemas)
+        elif not self._installed:
             logger.warning("tool calls in the format of %s cannot be read without vLLM", parser)
             return extract_calls(answer)
-        if len(answer) > LONGEST:
+        elif len(answer) > LONGEST:
             raise MalformedCall(f"The response is longer than {LONGEST:,} characters.")
-        schemas = schemas_of(tools, gold, parser)
-        if parser == "minimax_m2" and "<minimax:tool_call>" not in answer:
-            answer = ANTHROPIC.sub("minimax:tool_call", answer)
-        calls = self._ask(parser, answer, schemas)
+        else:
+            if parser == "minimax_m2" and "<minimax:tool_call>" not in answer:
+                answer = ANTHROPIC.sub("minimax:tool_call", answer)
+            calls = [Call(name, _arguments(text)) for name, text in self._ask(parser, answer, schemas)]
         if truncated and calls and not _closed(answer):
             raise MalformedCall("The last tool call is not complete.")
-        return [Call(name, _arguments(text)) for name, text in calls]
+        return calls
 
     def _ask(self, parser: str, text: str, schemas: list[dict[str, Any]]) -> list[list[str]]:
         try:

@@ -5,8 +5,10 @@ Runs in the process that owns the computer algebra (`math_worker`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from fractions import Fraction
+from typing import Any
 
 from .math_algebra import Algebra
 from .math_leaf import leaf
@@ -75,7 +77,7 @@ class Equality:
 
     def _holes(self, gold: Value, given: Value) -> bool:
         if isinstance(gold, Holes) and isinstance(given, Holes):
-            return self._in_any_order(list(gold.points), list(given.points))
+            return self._in_any_order(gold.points, given.points)
         if isinstance(gold, Named | Relation) or isinstance(given, Named | Relation):
             return self._statements(gold, given)
         return self.same(*(intervals(side) if isinstance(side, Holes) else side for side in (gold, given)))
@@ -178,12 +180,14 @@ class Equality:
     def _in_order(self, gold: SequenceOf[Value], given: SequenceOf[Value]) -> bool:
         return len(gold) == len(given) and all(self.same(*pair) for pair in zip(gold, given, strict=True))
 
-    def _in_any_order(self, gold: list[Value], given: list[Value]) -> bool:
+    def _in_any_order(
+        self, gold: SequenceOf[Any], given: SequenceOf[Any], same: Callable[[Any, Any], bool] | None = None
+    ) -> bool:
         if len(gold) != len(given):
             return False
         left = list(given)
         for part in gold:
-            found = next((i for i, other in enumerate(left) if self.same(part, other)), None)
+            found = next((i for i, other in enumerate(left) if (same or self.same)(part, other)), None)
             if found is None:
                 return False
             left.pop(found)
@@ -228,23 +232,12 @@ class Equality:
         return places is not None and self.algebra.within(value.latex, decimal.exact, Fraction(1, 2 * 10**places))
 
     def _conditions(self, gold: Value, given: Value) -> bool:
+        def same(one: Condition, other: Condition) -> bool:
+            (first, operator), (second, its) = one, other
+            return its == operator and self.algebra.proportional(first.latex, second.latex, "<" in operator)
+
         ours, theirs = _conditions_of(gold), _conditions_of(given)
-        if not ours or not theirs or len(ours) != len(theirs):
-            return False
-        left = list(theirs)
-        for expression, operator in ours:
-            found = next(
-                (
-                    i
-                    for i, (other, its) in enumerate(left)
-                    if its == operator and self.algebra.proportional(expression.latex, other.latex, "<" in operator)
-                ),
-                None,
-            )
-            if found is None:
-                return False
-            left.pop(found)
-        return True
+        return bool(ours) and self._in_any_order(ours, theirs, same)
 
 
 def _conditions_of(value: Value) -> list[Condition]:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WORKER = str(Path(__file__).with_name("math_worker.py"))
+WORKER = Path(__file__).with_name("math_worker.py")
 PACKAGES = str(Path(__file__).parents[2])  # where the worker finds this package
-START_SECONDS = 60.0  # of CPU time; importing the algebra takes a few
 PATIENCE_SECONDS = 60.0  # of wall time beyond ten times the limit
 
 
@@ -29,23 +28,27 @@ class AlgebraFault(Exception):
 
 
 class AlgebraProcess:
-    """One worker; not thread-safe."""
+    """One worker, ended when it breaks a limit; not thread-safe."""
 
-    def __init__(self) -> None:
-        environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    first: dict[str, Any] = {"gold": "x", "answer": "2x"}
+    start_seconds = 60.0  # of CPU time; importing the algebra takes a few
+    kept = ("PATH", "LD_LIBRARY_PATH")
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": PACKAGES}
+
+    def __init__(self, worker: Path | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", WORKER],
+            [sys.executable, "-P", "-s", str(worker or WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": PACKAGES},
+            env={name: os.environ[name] for name in self.kept if name in os.environ} | self.variables,
             start_new_session=True,
         )
         try:
-            self.ask({"gold": "x", "answer": "2x"}, START_SECONDS)
+            self.ask(self.first, self.start_seconds)
         except (AlgebraTimeout, EOFError, OSError) as error:
             self.close()
-            raise AlgebraFault(f"the algebra process does not start: {error!r}") from None
+            raise AlgebraFault(f"{Path(worker or WORKER).name} does not start: {error!r}") from None
 
     def ask(self, request: dict, seconds: float) -> Any:
         """`seconds` of CPU time: on a loaded machine wall time would make right answers wrong. AlgebraTimeout when
@@ -105,17 +108,14 @@ class AlgebraPool:
         """Raises AlgebraTimeout (the expression's fault) or AlgebraFault (nobody's)."""
         process = self._idle.get()
         try:
-            for last in (False, True):
-                if process is None:
-                    process = self._start()
+            for tries_left in (1, 0):
+                process = process or self._start()
                 try:
                     return process.ask(request, self.seconds)
-                except AlgebraTimeout:
+                except (AlgebraTimeout, EOFError) as error:
                     process = self._replace(process)
-                    raise
-                except EOFError:  # it died of this request, or was killed from outside: a second try tells
-                    process = self._replace(process)
-                    if last:
+                    # It may have died of this request, or have been killed from outside: a second try tells.
+                    if isinstance(error, AlgebraTimeout) or not tries_left:
                         raise AlgebraTimeout from None
             raise AssertionError("unreachable")
         finally:

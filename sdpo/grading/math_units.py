@@ -39,6 +39,7 @@ _TABLE = {
     "resistance": "ohm \\Omega 1; kohm 1000; Mohm 1000000",
     "frequency": "Hz hertz 1; kHz 1000; MHz 1000000",
     "amount": "mol mole 1",
+    "percent": "\\% percent pct percentage 1",
     "any": "unit 1",
 }
 _COMPOUND = {"volume": ({"length": 3}, Fraction(1, 1000)), "speed": ({"length": 1, "time": -1}, Fraction(1))}
@@ -192,7 +193,7 @@ def _product(items: Items) -> Unit:
             raise Unreadable(f"no unit: {item}")
         elif word in ("degree", "degrees") and str(items[at : at + 1]).lower()[2:3] in ("c", "f"):
             continue
-        elif (found := _percent(item) or known_unit(str(item))) is not None:
+        elif (found := known_unit(str(item))) is not None:
             if found.dimensions == ((PERCENT, 1),) and unit.dimensions:
                 raise Unreadable("a percentage of something")
             last = found**power
@@ -211,10 +212,6 @@ def _describes(word: str, following: Items) -> bool:
     noun = str(following[0]).lower() if following else ""
     plural = noun != _singular(noun) and not noun.endswith("ss") and noun not in _NO_UNIT and not known_unit(noun)
     return word in _ADJECTIVES and plural
-
-
-def _percent(item: object) -> Unit | None:
-    return Unit(((PERCENT, 1),)) if str(item).lower() in ("\\%", "percent", "pct", "percentage") else None
 
 
 def _exponent(items: Items) -> int:

@@ -52,14 +52,11 @@ class MathGrader:
         """The same text, or plain numbers, need no algebra. None: the gold answer has no value."""
         if len(given) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return given == gold
-        ours, theirs = _spelled(gold), _spelled(given)
+        (ours, one), (theirs, other) = _read(gold), _read(given)
         if not ours or not theirs:
             return False
-        one, other = _value(gold), _value(given)
-        if ours == theirs:
-            return True
-        if one is None or other is None:
-            return False
+        if ours == theirs or isinstance(one, Unreadable) or isinstance(other, Unreadable):
+            return ours == theirs
         if isinstance(one, Leaf) and isinstance(other, Leaf) and None not in (one.exact, other.exact):
             return one.exact == other.exact
         try:
@@ -73,28 +70,21 @@ def gold_fault(gold: str | None) -> str | None:
     compared by its spelling."""
     if gold is None or len(gold) > MAX_ANSWER:
         return NOT_READ if gold is None else None
-    try:
-        value: Value | None = read(gold)
-    except Unreadable as error:
-        if isinstance(error, NoValue):
-            return NO_VALUE
-        value = None
+    items, value = _read(gold)
+    if isinstance(value, NoValue):
+        return NO_VALUE
     text = isinstance(value, Text) and " " in value.words and "\\" not in gold
-    return NOT_READ if text or not _spelled(gold) else None
+    return NOT_READ if text or not items else None
 
 
-def _spelled(text: str) -> Items | None:
+def _read(text: str) -> tuple[Items, Value | Unreadable]:
+    """The tokens of a text, none where its braces do not match, and what they say."""
+    items: Items = ()
     try:
-        return trimmed(tree(text))
-    except Unreadable:
-        return None
-
-
-def _value(text: str) -> Value | None:
-    try:
-        return read(text)
-    except Unreadable:
-        return None
+        items = trimmed(tree(text))
+        return items, read(text)
+    except Unreadable as error:
+        return items, error
 
 
 def read_gold(truth: Any) -> str | None:

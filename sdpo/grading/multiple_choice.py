@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
-from sdpo.data.boxed import DENIED
+from sdpo.data.boxed import BOX, DENIED, matching_braces
 from sdpo.records import Grade, GradeStatus, Prompt
 
 from .extract import tagged
@@ -26,7 +26,8 @@ ALIKE = str.maketrans(
     dict(zip("[]【】〔〕「」『』。、", "()()()()().,")) | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff")
 )
 BRACKETED = re.compile(r"(?<!\()\(++([A-Za-z])(?:[.\s]*+\))++")  # ((B.)) is (B)
-BRACE = re.compile(r"\\(?:boxed|fbox)(?:\s*+\{|\s++([A-Za-z])(?![A-Za-z]))|\\[{}\\]|[{}]")
+BOX_OPEN = re.compile(BOX.pattern + r"\{")
+BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s++([A-Za-z])(?![A-Za-z])")
 OPEN, CLOSE = "\ue010", "\ue011"  # private characters: the two ends of a box
 BOXED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*+){CLOSE}")
 # Possessive (*+) wherever two repetitions of the same character meet: a model may write a million blanks.
@@ -150,22 +151,11 @@ def _tight(text: str) -> str:
 
 def _boxes_marked(text: str) -> str:
     """A box that is never closed stays as it is."""
-    spans: list[tuple[int, int, str]] = []  # what is replaced
-    braces: list[re.Match[str]] = []
-    for match in BRACE.finditer(text):
-        if match[1]:
-            spans.append((match.start(), match.end(), OPEN + match[1] + CLOSE))
-        elif match[0].endswith("{"):
-            braces.append(match)
-        elif match[0] == "}" and braces:
-            opening = braces.pop()
-            if opening[0] != "{":
-                spans += [(opening.start(), opening.end(), OPEN), (match.start(), match.end(), CLOSE)]
-    pieces, at = [], 0
-    for start, end, mark in sorted(spans):
-        pieces += [text[at:start], mark]
-        at = end
-    return "".join([*pieces, text[at:]])
+    closing = matching_braces(text)
+    marks = {end: CLOSE for box in BOX.finditer(text) if (end := closing.get(box.end())) is not None}
+    text = "".join(marks.get(at, c) for at, c in enumerate(text))
+    text = BOX_OPEN.sub(lambda box: OPEN if closing.get(box.end() - 1) is not None else box[0], text)
+    return BARE_BOX.sub(rf"{OPEN}\1{CLOSE}", text)
 
 
 def _stated(text: str) -> list[tuple[int, int, str | None]]:
