@@ -218,8 +218,8 @@ class Cut(Workers):
         super().__init__(always(0.0, 1.0, 0.0, 0.0))
         self.cut = cut
 
-    def generate(self, jobs, plan) -> list[Group]:
-        groups = super().generate(jobs, plan)
+    def submit(self, jobs, plan) -> list[Group]:
+        groups = super().submit(jobs, plan)
         for group in groups:
             for sample in group.samples[: self.cut(not plan.log_probs)]:
                 sample.finish_reason = "length"
