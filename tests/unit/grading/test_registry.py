@@ -173,7 +173,7 @@ def test_rows_that_cannot_be_graded_are_found_by_checking_them():
     grader = build_grader(Config())
     assert [grader.check(row) for row in rows] == [
         None,
-        "gold answer 'see the figure' cannot be read as mathematics",
+        "gold answer 'see the figure' cannot be read as mathematics: write it as LaTeX, words within \\text{}",
         "no tests",
     ]
     with pytest.raises(DataError, match="data_source"):
