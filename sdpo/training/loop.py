@@ -196,7 +196,7 @@ class TrainingLoop:
         if len(failed) > limit * len(grades):
             raise GradingError(
                 f"grading: {len(failed)} of {len(grades)} responses of step {self.step + 1} could not be graded "
-                f"({'; '.join(failed[0].flags)}); the samples are in the log; repair the grader and resume"
+                f"({'; '.join(failed[0].flags)}); the samples are in the log; repair what failed and resume"
             )
 
     def _save(self) -> None:
