@@ -14,7 +14,7 @@ from sdpo.records import Prompt
 def convert(row: Mapping[str, Any], split: str) -> Prompt:
     """The ground truth is {"answer": letter, "choices": number of options}."""
     answer, index = text_field(row, "answer").strip(), row.get("answer_index")
-    if index not in range(MAX_OPTIONS) or letter(index) != answer:
+    if not isinstance(index, int) or index not in range(MAX_OPTIONS) or letter(index) != answer:
         raise DataError(f"answer: got {answer!r} with answer_index {index!r}; they name different options")
     info = {"index": row.get("question_id"), "category": row.get("category"), "split": split}
     return choice_prompt("mmlu_pro", text_field(row, "question"), optional(row, "options", list), index, info)

@@ -256,6 +256,13 @@ def test_several_files_of_a_release_become_one_set(tmp_path: Path) -> None:
     assert done.rows == {"train.parquet": 3, "test.parquet": 3}
 
 
+@pytest.mark.parametrize("index", [1.0, "1", None, -1, 26, [1]])
+def test_an_mmlu_pro_answer_index_that_is_no_place_is_refused(index: Any) -> None:
+    row = {"question": "q", "options": ["a", "b"], "answer": "B", "answer_index": index}
+    with pytest.raises(DataError, match="they name different options"):
+        SOURCES["mmlu_pro"].convert(row, "test")
+
+
 def test_sources_without_a_list_of_tests_cannot_be_divided_by_them(fixtures: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="mmlu_pro: its rows have no list of test cases"):
         prepare("mmlu_pro", fixtures / "mmlu_pro.jsonl", tmp_path, Selection(division="tests"))
