@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .math_spelling import Apart, Group, Items, Unreadable, Words, is_word
+from .math_spelling import Apart, Group, Item, Items, Unreadable, Words, is_word
 
 # dimension: names and sizes. The size of a degree is in multiples of pi.
 _TABLE = {
@@ -167,6 +167,15 @@ def read_unit(items: Items) -> tuple[Unit, int]:
     return unit, scale
 
 
+def _argument(item: Item) -> Items:
+    """Of a fraction, which takes one letter of several."""
+    if isinstance(item, Group):
+        return item
+    if len(str(item)) > 1 and not str(item).startswith("\\"):
+        raise Unreadable("which letters the fraction takes")
+    return (item,)
+
+
 def _product(items: Items) -> Unit:
     """Units multiplied. Of words that are no unit the last one before "of" says what was counted, unless a unit stands
     beside."""
@@ -174,7 +183,8 @@ def _product(items: Items) -> Unit:
     while at < len(items):
         item, word, at = items[at], str(items[at]).lower(), at + 1
         if item == "\\frac" and len(items) > at + 1:
-            last = read_unit(items[at])[0] * read_unit(items[at + 1])[0] ** -1
+            above, below = map(_argument, items[at : at + 2])
+            last = read_unit(above)[0] * read_unit(below)[0] ** -1
             unit, at = unit * last, at + 2
         elif item == "^" and items[at : at + 1] == ("\\circ",):
             scale = _TEMPERATURES.get("".join(map(str, items[at + 1 : at + 2])).lower())
