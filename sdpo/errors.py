@@ -65,7 +65,7 @@ class ClusterError(SdpoError):
     exit_code = 9
 
 
-def problem(field: str, got: object, allowed: str, fix: str = "") -> str:
+def problem(field: str, got: object, allowed: str, fix: str | None = None) -> str:
     """One-line message in the house form.
 
     >>> problem("algorithm.alpha", 1.5, "a number in [0, 1]", "use 0.5 for the symmetric divergence")

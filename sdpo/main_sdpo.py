@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 import sdpo
 from sdpo import interrupt
@@ -16,7 +17,7 @@ from sdpo.errors import DISK_ERRORS, ConfigError, OutputLost, SdpoError
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         raise ConfigError(f"command line: {message}; see --help")
 
 

@@ -128,6 +128,11 @@ class Sample:
     def truncated(self) -> bool:
         return self.finish_reason == "length"
 
+    @property
+    def reward(self) -> float | None:
+        """None when it could not be graded, or nobody tried."""
+        return self.grade.reward if self.grade is not None and self.grade.graded else None
+
 
 @dataclass
 class Group:

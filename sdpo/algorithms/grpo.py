@@ -12,10 +12,8 @@ from sdpo.config.schema import Config
 from sdpo.records import Group, PolicyGradient, RoutedRows
 
 
-def group_advantages(
-    rewards: Sequence[float | None], group_ids: Sequence[Hashable], divide_by_std: bool
-) -> list[float | None]:
-    """Advantage of each reward within its group; None stays None and is in no statistic.
+def group_advantages(rewards: Sequence[float], group_ids: Sequence[Hashable], divide_by_std: bool) -> list[float]:
+    """Advantage of each reward within its group.
 
     A group of one, or whose rewards are all equal, has advantage exactly 0: rounding residue divided by a tiny standard
     deviation would pass for a signal.
@@ -24,10 +22,9 @@ def group_advantages(
     [0.5, 0.0, -0.5, 0.0]
     """
     members: dict[Hashable, list[int]] = {}
-    for position, (reward, group_id) in enumerate(zip(rewards, group_ids, strict=True)):
-        if reward is not None:
-            members.setdefault(group_id, []).append(position)
-    advantages: list[float | None] = [None if reward is None else 0.0 for reward in rewards]
+    for position, group_id in enumerate(group_ids):
+        members.setdefault(group_id, []).append(position)
+    advantages = [0.0] * len(rewards)
     mixed = [at for at in members.values() if _spread([rewards[i] for i in at]) > REWARD_TOLERANCE]
     if mixed:
         flat = [position for at in mixed for position in at]
@@ -57,11 +54,10 @@ def _verl_advantages(rewards: list[float], owner: list[int], divide_by_std: bool
 
 def advantages_of(groups: list[Group], divide_by_std: bool) -> list[dict[int, float]]:
     """For each group the advantages of its usable samples, by index. A group is a prompt at its place in the batch."""
-    kept = [[sample for sample in group.samples if usable(sample)] for group in groups]
-    owners = [number for number, samples in enumerate(kept) for _ in samples]
-    rewards = [sample.grade.reward for samples in kept for sample in samples]
-    advantages = iter(group_advantages(rewards, owners, divide_by_std))
-    return [{sample.index: next(advantages) for sample in samples} for samples in kept]
+    kept = [{s.index: s.reward for s in group.samples if usable(s) and s.reward is not None} for group in groups]
+    owners = [number for number, rewards in enumerate(kept) for _ in rewards]
+    advantages = iter(group_advantages([r for rewards in kept for r in rewards.values()], owners, divide_by_std))
+    return [{index: next(advantages) for index in rewards} for rewards in kept]
 
 
 def constant_group_frac(advantages: list[dict[int, float]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +17,12 @@ REWARD_TOLERANCE = 1e-9  # rewards closer than this are equal: ten tests of weig
 
 def usable(sample: Sample) -> bool:
     """Graded, finished and not empty. A failure of the grader or the engine says nothing about the answer."""
-    graded = sample.grade is not None and sample.grade.graded
-    return graded and sample.finish_reason != "abort" and bool(sample.response_ids)
+    return sample.reward is not None and sample.finish_reason != "abort" and bool(sample.response_ids)
 
 
 def is_success(sample: Sample, threshold: float) -> bool:
     """Graded, and its reward reaches the threshold."""
-    grade = sample.grade
-    return (
-        grade is not None and grade.graded and grade.reward is not None and grade.reward >= threshold - REWARD_TOLERANCE
-    )
+    return sample.reward is not None and sample.reward >= threshold - REWARD_TOLERANCE
 
 
 def rows_of(sample: Sample, reprompt: Reprompt | None = None, **components: Any) -> list[TrainRow]:
@@ -41,7 +38,7 @@ def rows_of(sample: Sample, reprompt: Reprompt | None = None, **components: Any)
         return [TrainRow.single_turn(*name, *ids, teacher, sampler_logprobs=logprobs, **components)]
     starts = [0, *itertools.accumulate(stop - start for start, stop in (turn.span for turn in sample.turns))]
     rows = []
-    for number, ids in enumerate(sample.sequences):
+    for number, sequence in enumerate(sample.sequences):
         own = [place for place, turn in enumerate(sample.turns) if turn.sequence == number]
         spans = tuple(sample.turns[place].span for place in own)
         drawn = logprobs and [p for place in own for p in logprobs[starts[place] : starts[place + 1]]]
@@ -49,7 +46,7 @@ def rows_of(sample: Sample, reprompt: Reprompt | None = None, **components: Any)
             contexts = [_teacher_context(sample, reprompt, place) for place in own]
             told = zip(spans, contexts, strict=True)
             components["distillation"] = tuple(Distillation(span, c) for span, c in told if c is not None)
-        rows.append(TrainRow(*name, ids, spans, drawn, **components))
+        rows.append(TrainRow(*name, sequence, spans, drawn, **components))
     return rows if reprompt is None else [row for row in rows if row.distillation]
 
 
@@ -92,19 +89,17 @@ def _number_split_samples(groups: list[list[TrainRow]]) -> None:
 def weighted(row: TrainRow) -> TrainRow | None:
     """The row without components whose weights are all zero; None when no other is left: no forward pass is spent on
     it. It stays in the denominators of its mini-batch."""
+    gradient, entropy = row.policy_gradient, row.cross_entropy
     left = replace(
         row,
-        policy_gradient=row.policy_gradient if _counts(row.policy_gradient) else None,
-        distillation=tuple(part for part in row.distillation if _counts(part)),
-        cross_entropy=row.cross_entropy if _counts(row.cross_entropy) else None,
+        policy_gradient=gradient if gradient and _counts(gradient.weight) else None,
+        distillation=tuple(part for part in row.distillation if _counts(part.weight)),
+        cross_entropy=entropy if entropy and _counts(entropy.weight) else None,
     )
     return left if left.policy_gradient or left.distillation or left.cross_entropy else None
 
 
-def _counts(component: object | None) -> bool:
-    if component is None:
-        return False
-    weight = component.weight
+def _counts(weight: float | Sequence[float]) -> bool:
     return bool(weight) if isinstance(weight, (int, float)) else any(weight)
 
 

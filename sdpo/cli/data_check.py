@@ -177,7 +177,7 @@ def _cannot_grade(prompt: Prompt, grader: SourceGrader) -> str | None:
 def _grade_all(prompts: Iterator[tuple[int, Prompt]], grader: SourceGrader, gold: GoldGrades) -> None:
     with ThreadPoolExecutor(GRADED_AT_ONCE) as pool:
         while batch := list(islice(prompts, 16 * GRADED_AT_ONCE)):
-            for findings, answered in pool.map(lambda pair: _grade_one(*pair, grader), batch):
+            for findings, answered in pool.map(lambda pair: _grade_one(pair[0], pair[1], grader), batch):
                 gold.without_answer += not answered
                 gold.right += answered and not any(f.field == "right answer" for f in findings)
                 gold.wrong += answered and not any(f.field == "wrong answer" for f in findings)

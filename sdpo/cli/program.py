@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 from sdpo.errors import DISK_ERRORS, OutputLost, SdpoError
 
@@ -87,13 +88,13 @@ def _named_output() -> _Output | None:
     return output
 
 
-def _text(raw: io.RawIOBase, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
+def _text(raw: io.RawIOBase, like: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=like.encoding if like else None,
         errors=like.errors if like else "backslashreplace",
         line_buffering=raw.isatty() or bool(like and like.line_buffering),
-        write_through=bool(like and like.write_through),
+        write_through=getattr(like, "write_through", False),
     )
 
 
@@ -103,16 +104,17 @@ class _Output(io.FileIO):
 
     def __init__(self, number: int, name: str | None) -> None:
         super().__init__(number, "w", closefd=False)
-        self.named, self.lost = name, None
+        self.named = name
+        self.lost: OutputLost | None = None
 
-    def write(self, data) -> int | None:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if self.named is None:
                 return len(data)
-            self.lost = OutputLost(f"{self.named}: {_WHY.get(error.errno, error.strerror)}")
+            self.lost = lost = OutputLost(f"{self.named}: {_WHY.get(error.errno or 0, error.strerror)}")
             if error.errno == errno.EPIPE:
-                self.lost.exit_code = READER_GONE
-            raise self.lost from error
+                lost.exit_code = READER_GONE
+            raise lost from error

@@ -32,8 +32,10 @@ EMBEDDED = {  # YAML choices that hold the settings of what is built in
     "task": ("programs_hard", "programs_easy"),
 }
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-PATH_KEYS = ("actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path", "custom_reward_function.path")
-PATH_KEYS += ("trainer.default_local_dir", "trainer.resume_from_path")
+PATH_KEYS = (
+    "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path", "custom_reward_function.path",
+    "trainer.default_local_dir", "trainer.resume_from_path",
+)  # fmt: skip
 
 # ${basename:a/b/c} is c: names a run after its model folder
 OmegaConf.register_new_resolver("basename", lambda path: Path(path).name or "custom", replace=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import inspect
 import io
@@ -22,7 +23,7 @@ class Field:
     type: str  # as written in the schema, e.g. "int | None"
     default: Any
     meaning: str
-    section: type | None = None
+    section: builtins.type | None = None
 
     @property
     def free_form(self) -> bool:
@@ -56,7 +57,7 @@ def _walk(owner: type, prefix: str) -> list[Field]:
         key = f"{prefix}{item.name}"
         hint = hints[item.name]
         meaning = comments.get((owner.__name__, item.name), "")
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             found.append(Field(key, hint.__name__, None, meaning or (hint.__doc__ or ""), section=hint))
             found.extend(_walk(hint, f"{key}."))
         else:

@@ -149,8 +149,9 @@ def _content(value: Any, where: str) -> str:
     if isinstance(value, str):
         return value
     parts = value if isinstance(value, list | tuple) else [None]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    found = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) < len(found):
         raise DataError(f"{where}: content: got {_short(value)}; only text and lists of text parts can be used")
     return "".join(texts)
 
@@ -191,7 +192,7 @@ def _encoded_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ground_truth(reward_model: Mapping[str, Any], where: str) -> Any:
-    truth = reward_model.get("ground_truth")
+    truth: Any = reward_model.get("ground_truth")
     if reward_model.get("encoding") != "json":
         return truth
     try:

@@ -78,9 +78,10 @@ def wrong_program(steps: Program, rng: random.Random) -> Program:
 def replayed_runs(prompt: Prompt, response_text: str) -> list[FunctionRun] | None:
     """What the sandbox would report for an answer of known steps; None when a line is anything else."""
     steps, returned = recognised_steps(response_text)
-    if not returned or None in steps or len(steps) > MAX_ATTEMPT:
+    known = [step for step in steps if step is not None]
+    if not returned or len(known) < len(steps) or len(steps) > MAX_ATTEMPT:
         return None
-    return [FunctionRun(run_steps(steps, case["args"][0])[-1]) for case in prompt.ground_truth["cases"]]
+    return [FunctionRun(run_steps(known, case["args"][0])[-1]) for case in prompt.ground_truth["cases"]]
 
 
 def replayed_grade(prompt: Prompt, response_text: str, truncated: bool = False) -> Grade | None:

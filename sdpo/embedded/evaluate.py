@@ -111,7 +111,7 @@ def _teacher(prompts, failures, ask) -> dict[str, float]:
     feedbacks = [_feedback(prompt, failures.get(i)) for i, prompt in enumerate(prompts)]
     nothing: list[str | None] = [None] * len(prompts)
     other_solutions, other_feedbacks = solutions[1:] + solutions[:1], feedbacks[1:] + feedbacks[:1]
-    contexts = {
+    contexts: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
         "teacher, solution": (solutions, nothing),
         "teacher, feedback": (nothing, feedbacks),
         "teacher, solution and feedback": (solutions, feedbacks),

@@ -158,10 +158,12 @@ def recognised_steps(response_text: str) -> tuple[tuple[Step | None, ...], bool]
     """The steps of an answer in order, None for a statement that is no known step (nothing is read after it), and
     whether the answer returns. `return <expression>` counts as a step and a return."""
     try:
-        statements = python_syntax.parse(function_source(response_text, "f")).body[0].body
-    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError, AttributeError):
+        statements = python_syntax.parse(function_source(response_text, "f")).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        statements = []
+    if not statements or not isinstance(function := statements[0], ast.FunctionDef):
         return (*_leading_steps(response_text), None), False
-    steps, returned = _steps_of_statements(statements)
+    steps, returned = _steps_of_statements(function.body)
     return tuple(steps), returned
 
 
@@ -173,8 +175,9 @@ def _steps_of_statements(statements: Sequence[ast.stmt]) -> tuple[list[Step | No
             if _expression_key(statement.value) != "x":
                 steps.append(known.get(_expression_key(statement.value)))
             return steps, True
-        is_step = isinstance(statement, ast.Assign) and [_expression_key(t) for t in statement.targets] == ["x"]
-        steps.append(known.get(_expression_key(statement.value)) if is_step else None)
+        if not isinstance(statement, ast.Assign) or [_expression_key(t) for t in statement.targets] != ["x"]:
+            return [*steps, None], False
+        steps.append(known.get(_expression_key(statement.value)))
         if steps[-1] is None:
             return steps, False
     return steps, False
@@ -193,14 +196,15 @@ def _leading_steps(response_text: str) -> list[Step]:
 
 def _expression_key(expression: ast.expr | None) -> str:
     """The expression in one spelling; "" for one longer than any step's, which could be nested too deep to print."""
-    if expression is None or expression.end_lineno != expression.lineno:
+    if expression is None or expression.end_lineno != expression.lineno or expression.end_col_offset is None:
         return ""
     return ast.unparse(expression) if expression.end_col_offset - expression.col_offset <= MAX_EXPRESSION else ""
 
 
 @functools.cache
 def _steps_by_expression() -> dict[str, Step]:
-    return {ast.unparse(python_syntax.parse(step.code).body[0].value): step for step in ALL_STEPS}
+    parsed = ((step, python_syntax.parse(step.code).body[0]) for step in ALL_STEPS)
+    return {ast.unparse(line.value): step for step, line in parsed if isinstance(line, ast.Assign)}
 
 
 def _replay(steps: Sequence[Step | None], x: int) -> list[int]:

@@ -150,7 +150,8 @@ def _pair(fences: list[Fence]) -> tuple[list[tuple[Fence, Fence]], Fence | None]
 def _last(blocks: list[tuple[Fence, Fence]]) -> tuple[Fence, Fence] | None:
     tagged = [block for block in blocks if block[0].language == "python"]
     plain = [block for block in blocks if not block[0].info]
-    return (tagged or plain or [None])[-1]
+    chosen = tagged or plain
+    return chosen[-1] if chosen else None
 
 
 def _longer_parse(lines: list[str], fences: list[Fence], blocks: list[tuple[Fence, Fence]]) -> str | None:

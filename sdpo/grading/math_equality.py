@@ -206,8 +206,9 @@ class Equality:
             same_name = gold.name == given.name and self.same(gold.value, given.value)
             return same_name or self._conditions(gold, given)
         for value, chain in ((gold, given), (given, gold)):
-            steps = isinstance(chain, Relation) and set(chain.operators) <= {"=", "~"}
-            if steps and not isinstance(value, Named | Relation):
+            if not isinstance(chain, Relation) or isinstance(value, Named | Relation):
+                continue
+            if set(chain.operators) <= {"=", "~"}:
                 return self._chain(value, chain)
         if isinstance(gold, Relation) or isinstance(given, Relation):
             return self._conditions(gold, given)

@@ -30,9 +30,10 @@ def leaf(items: Items) -> Leaf:
     return Leaf.of(plain) if plain is not None else Leaf(_Writer(items).write())
 
 
-def number_at(items: Items, at: int) -> bool:
+def number_at(items: Items, at: int) -> str:
+    """The number that stands there, "" for anything else."""
     item = items[at] if at < len(items) else ""
-    return isinstance(item, str) and item[:1] in "0123456789." and item not in ("", ".")
+    return item if isinstance(item, str) and item[:1] in "0123456789." and item != "." else ""
 
 
 def split_thousands(items: Items, in_brackets: bool) -> Items:
@@ -42,13 +43,13 @@ def split_thousands(items: Items, in_brackets: bool) -> Items:
     for i, item in enumerate(items):
         if depth or item == "(" and i and items[i - 1] in FUNCTIONS:
             depth += (item in CLOSING) - (item in OPENED)
-        if number_at(items, i) and "," in item:
-            groups = item.split(",")
+        if "," in (number := number_at(items, i)):
+            groups = number.split(",")
             if (in_brackets or depth) and not any(group.startswith("0") for group in groups[1:]):
                 out.extend(part for group in groups for part in (group, ","))
                 out.pop()
                 continue
-            item = item.replace(",", "")
+            item = number.replace(",", "")
         out.append(item)
     return tuple(out)
 
@@ -128,21 +129,22 @@ def _literal(items: Items) -> tuple[Fraction | None, int]:
     if items[0] == "." and len(items) > 1:  # .5 with a bar over the 5
         value, used = _repeating(("0", *items)) or (None, 1)
         return value, used - 1
-    if not number_at(items, 0):
+    first, second, fourth = number_at(items, 0), number_at(items, 1), number_at(items, 3)
+    if not first:
         return None, 0
-    value = _value(items[0])
+    value = _value(first)
     if value is None:
         return None, 0
     repeating = _repeating(items)
     if repeating is not None:
         return repeating
-    if items[0].isdecimal() and items[1:2] == (r"\frac",):  # 2 1/2
+    if first.isdecimal() and items[1:2] == (r"\frac",):  # 2 1/2
         top, bottom, used = _two_arguments(items, 2)
-        above, below = _whole(Group(top)), _whole(Group(bottom))
-        return (value + Fraction(above, below) if above is not None and below else None), used
-    if items[0].isdecimal() and number_at(items, 1) and items[2:3] == ("/",) and number_at(items, 3):
-        if items[1].isdecimal() and items[3].isdecimal() and int(items[1]) < int(items[3]):
-            return value + Fraction(int(items[1]), int(items[3])), 4
+        over, under = _whole(Group(top)), _whole(Group(bottom))
+        return (value + Fraction(over, under) if over is not None and under else None), used
+    if first.isdecimal() and second and items[2:3] == ("/",) and fourth:
+        if second.isdecimal() and fourth.isdecimal() and int(second) < int(fourth):
+            return value + Fraction(int(second), int(fourth)), 4
         return None, 0
     return value, 1
 
@@ -155,25 +157,25 @@ def _quotient(above: Fraction, below: Fraction) -> Fraction:
 
 def _repeating(items: Items) -> tuple[Fraction | None, int] | None:
     """0.1 and then 6 under a bar or dots, or in brackets. None: no such thing follows."""
-    dotted = items[1:2] == (".",)
+    first, dotted = number_at(items, 0), items[1:2] == (".",)
     at = 2 if dotted else 1
-    if not (dotted or "." in items[0]) or at >= len(items):
+    if not (dotted or "." in first) or at >= len(items):
         return None
     if items[at] in (r"\overline", r"\bar") or items[at] == r"\dot":
         period, used = spelled(items[at + 1 : at + 2]), at + 2
         while items[at] == r"\dot" and used < len(items) and (number_at(items, used) or items[used] == r"\dot"):
-            more = items[used] if number_at(items, used) else spelled(items[used + 1 : used + 2])
+            more = number_at(items, used) or spelled(items[used + 1 : used + 2])
             period, used = period + more, used + (1 if number_at(items, used) else 2)
             if items[used - 2] == r"\dot":
                 break
     elif items[at] == "(" and number_at(items, at + 1) and items[at + 2 : at + 3] == (")",):
-        period, used = items[at + 1], at + 3
+        period, used = number_at(items, at + 1), at + 3
     else:
         return None
-    if not period.isdecimal() or len(period) > MAX_DIGITS or "e" in items[0].lower():
+    if not period.isdecimal() or len(period) > MAX_DIGITS or "e" in first.lower():
         raise Unreadable("a repeating decimal")
-    places = len(items[0].partition(".")[2])
-    start = _value(items[0]) or Fraction(0)
+    places = len(first.partition(".")[2])
+    start = _value(first) or Fraction(0)
     return start + Fraction(int(period), (10 ** len(period) - 1) * 10**places), used
 
 
@@ -205,7 +207,8 @@ class _Writer:
     """One expression; `last` is what stands before: "" (nothing), "sign", "number", "name", "closed"."""
 
     def __init__(self, items: Items) -> None:
-        self.items, self.at, self.out, self.last = items, 0, [], ""
+        self.items, self.at, self.last = items, 0, ""
+        self.out: list[str] = []
         self.divided = False
         self.bars = 0
 

@@ -32,7 +32,7 @@ class AlgebraProcess:
 
     first: dict[str, Any] = {"gold": "x", "answer": "2x"}
     start_seconds = 60.0  # of CPU time; importing the algebra takes a few
-    kept = ("PATH", "LD_LIBRARY_PATH")
+    kept: tuple[str, ...] = ("PATH", "LD_LIBRARY_PATH")
     variables = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": PACKAGES}
 
     def __init__(self, worker: Path | None = None) -> None:
@@ -113,7 +113,8 @@ class AlgebraPool:
                 try:
                     return process.ask(request, self.seconds)
                 except (AlgebraTimeout, EOFError) as error:
-                    process = self._replace(process)
+                    self._discard(process)
+                    process = None
                     # It may have died of this request, or have been killed from outside: a second try tells.
                     if isinstance(error, AlgebraTimeout) or not tries_left:
                         raise AlgebraTimeout from None
@@ -121,7 +122,7 @@ class AlgebraPool:
         finally:
             self._idle.put(process)
 
-    def _replace(self, process: AlgebraProcess) -> None:
+    def _discard(self, process: AlgebraProcess) -> None:
         process.close()
         with self._lock:
             self.restarts += 1

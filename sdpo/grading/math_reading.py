@@ -83,8 +83,9 @@ class _Reader:
             return _REALS
         if items == (r"\emptyset",) or items == (r"\{", r"\}"):
             return Set(())
-        words = [item for item in items if item not in ("-", "'", ".", ",", "(", ")", r"\cdot")]
-        if not all(isinstance(item, str) for item in words) or not words:
+        written = [item for item in items if isinstance(item, str)]
+        words = tuple(item for item in written if item not in ("-", "'", ".", ",", "(", ")", r"\cdot"))
+        if len(written) < len(items) or not words:
             return None
         bare = len(items) == 1 and _stands_alone(words[0])
         running = isinstance(words[0], Words) and all(
@@ -252,8 +253,8 @@ class _Reader:
         if text[0].isalpha() and text[0].islower():
             return None  # a name with a subscript
         subscript = items[-1] if isinstance(items[-1], Group) else (items[-1],)
-        base = next((item for item in reversed(subscript) if item not in ("base", "(", ")")), "")
-        value = int(base) if str(base).isdecimal() else _BASES.get(str(base).lower(), 0)
+        base = str(next((item for item in reversed(subscript) if item not in ("base", "(", ")")), ""))
+        value = int(base) if base.isdecimal() else _BASES.get(base.lower(), 0)
         if not 2 <= value <= 36:
             raise Unreadable("a base")
         return Based(text.upper().lstrip("0") or "0", value)
@@ -268,7 +269,7 @@ class _Reader:
         if items[0] == "-" and len(items) > 2 and items[1] in CURRENCIES:
             return self._quantity((items[1], "-", *items[2:]))
         for start in _unit_starts(items, self.loose):
-            value, rest = items[:start], items[start:]
+            amount, rest = items[:start], items[start:]
             following = next((i for i in range(1, len(rest)) if number_at(rest, i) and rest[i - 1] != "^"), None)
             try:
                 unit, scale = read_unit(rest[:following])
@@ -277,23 +278,24 @@ class _Reader:
             if following is not None:
                 if rest[following - 1] in (r"\cdot", "-", "/"):
                     raise Unreadable("arithmetic with units")
-                return self._compound(value, unit, rest[following:])
-            number = self.answer(value)
+                return self._compound(amount, unit, rest[following:])
+            number = self.answer(amount)
             if isinstance(number, Quantity):
                 raise Unreadable("a unit of a quantity")
             if scale:
-                number = leaf((*split_thousands(value, False), r"\cdot", "10", "^", Group((str(scale),))))
+                number = leaf((*split_thousands(amount, False), r"\cdot", "10", "^", Group((str(scale),))))
             return Quantity(number, unit) if unit.dimensions else number
         return None
 
     def _compound(self, first: Items, unit: Unit, rest: Items) -> Value:
         """5 feet 6 inches, as so many of the first."""
         head, tail = leaf(split_thousands(first, False)), self.answer(rest)
-        known = isinstance(tail, Quantity) and tail.unit.dimensions == unit.dimensions and tail.unit.size < unit.size
-        if not known or not isinstance(tail.value, Leaf) or head.exact is None or tail.value.exact is None:
+        if not isinstance(tail, Quantity) or not isinstance(tail.value, Leaf):
             raise Unreadable("several quantities")
-        total = head.exact + tail.value.exact * tail.unit.size / unit.size
-        return Quantity(Leaf.of(total), unit)
+        known = tail.unit.dimensions == unit.dimensions and tail.unit.size < unit.size
+        if not known or head.exact is None or tail.value.exact is None:
+            raise Unreadable("several quantities")
+        return Quantity(Leaf.of(head.exact + tail.value.exact * tail.unit.size / unit.size), unit)
 
 
 _REALS = Sequence("(", (Leaf(r"-\infty"), Leaf(r"\infty")), ")")

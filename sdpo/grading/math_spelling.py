@@ -317,15 +317,18 @@ def _ends_number(out: list[Item], queue: list[Item], run: str) -> bool:
     if isinstance(last, str) and last[-1:].isdigit() and not fraction:
         return True
     power = queue[-2] if queue[-1:] == ["^"] and len(queue) > 1 else ""
-    certain = run not in _AMBIGUOUS or "".join(map(str, power)) in ("2", "3")
+    certain = run not in _AMBIGUOUS or power in ("2", "3", Group("2"), Group("3"))
     return certain and (isinstance(last, Group) or last in (")", "!", r"\pi") or fraction and len(str(last)) == 2)
 
 
 def _is_numeric(item: Item) -> bool:
     if isinstance(item, Group):
         return all(map(_is_numeric, item))
-    letters = isinstance(item, str) and not isinstance(item, Words | Apart)
-    return not (letters and (item.isalpha() or item in NAMES or item in FUNCTIONS))
+    if not isinstance(item, str) or isinstance(item, Words | Apart):
+        return True
+    return not (item.isalpha() or item in NAMES or item in FUNCTIONS)
+
+
 def _named(words: list[Item]) -> list[Item]:
     """\\operatorname{sin} and \\mathrm{sin} are \\sin."""
     return [f"\\{words[0]}"] if len(words) == 1 and f"\\{words[0]}" in FUNCTIONS else words
@@ -353,8 +356,10 @@ def _flat(items: list[Item]) -> Items:
         if isinstance(item, Group) and not due:
             out.extend(item)
             continue
-        script = out[-1:] in (["^"], ["_"]) and isinstance(item, Group) and len(item) == 1  # x_{1} is x_1
-        out.append(item[0] if script else item)
+        if out[-1:] in (["^"], ["_"]) and isinstance(item, Group) and len(item) == 1:
+            out.append(item[0])  # x_{1} is x_1
+        else:
+            out.append(item)
         option = (option or (item == "[" and out[-2:-1] == [r"\sqrt"])) and item != "]"
         if option or item == "]" and due:
             continue

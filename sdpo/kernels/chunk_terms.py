@@ -51,7 +51,7 @@ def _block_terms_(
     """`chunk_terms_` of one block; ids [n, 1], scratch [3, n, V]."""
     p, q, spare = scratch
     own = _Side(student, p, exponentials_(student, spec.temperature, p))
-    other = teacher
+    other: _Side | LogProbs = teacher
     if not isinstance(teacher, LogProbs):
         other = _Side(teacher, q, exponentials_(teacher, spec.temperature, q))
     log_prob = own.softmax.log_probs(ids)
@@ -59,6 +59,7 @@ def _block_terms_(
     mass = teacher_mass = torch.ones_like(log_prob)
     factor = torch.full_like(log_prob, 1.0 / spec.temperature)
     if spec.mode == "full":
+        assert isinstance(other, _Side)  # log-probs of some ids are of no use here
         value, factor = _WHOLE.get(spec.alpha, _jensen_shannon_)(own, other, spare, spec.alpha)
         factor /= spec.temperature
     else:
@@ -157,7 +158,7 @@ def compared(
 ) -> FewCategories:
     """inside: log-probs of student and teacher at the ids, of which those `counted` count, all [n, K]; outside: the
     logs of the masses of all other entries, [n, 1]."""
-    if spec.mode == "token":
+    if counted is None:  # sampled-token mode
         ratio = inside[0] - inside[1]  # counts as a constant: score-function form of the reverse KL
         masses = ratio.new_ones(2, len(ids))
         return FewCategories((ratio * inside[0])[:, 0], ids, ratio * outside[0].exp(), -ratio[:, 0], masses)
@@ -189,7 +190,7 @@ def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.T
     """softmax(logits [n, V] / temperature) and its entropy [n, 1] in nats; the logits are shifted and divided."""
     z, entropy = logits.new_empty(2, logits.shape[0], 1)
     blocks = row_blocks(logits)
-    scratch = torch.empty_like(logits[blocks[0]]) if blocks else None
+    scratch = torch.empty_like(logits[: blocks[0].stop if blocks else 0])
     for rows in blocks:
         block, exps = logits[rows], scratch[: rows.stop - rows.start]
         z[rows] = exponentials_(block, temperature, exps)

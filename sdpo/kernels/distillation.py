@@ -20,7 +20,7 @@ from sdpo.kernels.choice import distillation_terms
 from sdpo.kernels.divergence import Divergence
 from sdpo.kernels.head import token_chunks, wide
 from sdpo.kernels.head_gradient import HeadGradient
-from sdpo.kernels.lazy_logits import LazyLogits, LazyLogProbs, ResponseScores
+from sdpo.kernels.lazy_logits import LazyLogProbs, ResponseScores, TeacherScores
 
 
 @dataclass
@@ -52,14 +52,14 @@ class Distillation:
 
 
 def distillation_loss(
-    student: ResponseScores, teacher: LazyLogits | LazyLogProbs, response_ids: torch.Tensor, distillation: Distillation
+    student: ResponseScores, teacher: TeacherScores, response_ids: torch.Tensor, distillation: Distillation
 ) -> tuple[torch.Tensor, TokenTerms]:
     """Scalar loss over N response tokens (`response_ids` [N] int64), with a gradient to the student's hidden states,
     head and bias, and what there is to know about each token. Its backward pass can run once."""
     if student.vocab_size != teacher.vocab_size:
         fix = "student and teacher must share the tokenizer"
         raise ModelError(problem("teacher vocabulary", teacher.vocab_size, f"{student.vocab_size}, the student's", fix))
-    inputs = student.hidden, student.weight, student.bias
+    inputs: tuple[torch.Tensor | None, ...] = (student.hidden, student.weight, student.bias)
     if not torch.is_grad_enabled():
         inputs = tuple(None if tensor is None else tensor.detach() for tensor in inputs)
     loss, *terms = _DistillationLoss.apply(*inputs, student, teacher, response_ids, distillation)
@@ -86,7 +86,7 @@ class _DistillationLoss(torch.autograd.Function):
 
 
 def _run(
-    student: ResponseScores, teacher: LazyLogits, ids: torch.Tensor, distillation: Distillation, gradient: HeadGradient
+    student: ResponseScores, teacher: TeacherScores, ids: torch.Tensor, how: Distillation, gradient: HeadGradient
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     tokens, width, dtype = ids.shape[0], student.vocab_size, wide(student.hidden.dtype)
     chunks = token_chunks(tokens, width, student.hidden)
@@ -98,13 +98,16 @@ def _run(
     for part in chunks:
         size = part.stop - part.start
         p_logits = student.logits(part, buffers[0, :size])
-        said = teacher.at(part, ids[part], p_logits) if few else teacher.logits(part, buffers[1, :size])
-        values[:, part] = chunk_terms_(p_logits, said, ids[part], distillation.divergence, student.soft_cap)
+        if isinstance(teacher, LazyLogProbs):
+            said = teacher.at(part, ids[part], p_logits)
+        else:
+            said = teacher.logits(part, buffers[1, :size])
+        values[:, part] = chunk_terms_(p_logits, said, ids[part], how.divergence, student.soft_cap)
         value, log_prob, factor = values[0, part], values[1, part], values[-1, part]
-        weights = distillation.token_weights(part, log_prob).to(dtype)
-        if distillation.cap is not None:
-            loss += (weights * value.clamp(max=distillation.cap)).sum()
-            weights = torch.where(value > distillation.cap, 0.0, weights)
+        weights = how.token_weights(part, log_prob).to(dtype)
+        if how.cap is not None:
+            loss += (weights * value.clamp(max=how.cap)).sum()
+            weights = torch.where(value > how.cap, 0.0, weights)
         else:
             loss += (weights * value).sum()
         gradient.add(part, p_logits, weights * factor)

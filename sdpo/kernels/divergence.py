@@ -28,7 +28,7 @@ class Divergence:
 
     mode: str = "full"
     alpha: float = 0.5
-    topk: int | None = None
+    topk: int = 0  # only of the mode topk
     add_tail: bool = True
     support: str = "student"
     temperature: float = 1.0
@@ -39,7 +39,7 @@ class Divergence:
         if self.mode == "token" and self.alpha != 1.0:
             fix = "set alpha=1 or full_logit_distillation=true"
             raise ConfigError(problem("self_distillation.alpha", self.alpha, "1 for sampled-token distillation", fix))
-        if self.mode == "topk" and (self.topk is None or self.topk < 1):
+        if self.mode == "topk" and self.topk < 1:
             raise ConfigError(problem("self_distillation.distillation_topk", self.topk, "null or at least 1"))
         if self.support not in ("student", "teacher", "union"):
             raise ConfigError(problem("self_distillation.support", self.support, "student, teacher or union"))
@@ -48,8 +48,8 @@ class Divergence:
     def from_config(cls, config: SelfDistillationConfig, temperature: float) -> Divergence:
         """`temperature` divides the logits of both sides."""
         mode = "token" if not config.full_logit_distillation else "full" if config.distillation_topk is None else "topk"
-        topk = config.distillation_topk
-        return cls(mode, config.alpha, topk, config.distillation_add_tail, config.support, temperature)
+        topk, add_tail = config.distillation_topk or 0, config.distillation_add_tail
+        return cls(mode, config.alpha, topk, add_tail, config.support, temperature)
 
     def describe(self) -> str:
         """For example 'generalized Jensen-Shannon (alpha 0.5), student top-100 + tail'."""

@@ -22,7 +22,8 @@ IMPOSSIBLE = -1e30  # a logit of -inf, so that its probability of 0 times its lo
 class LazyLogits(Protocol):
     """Anything that can say the logits of N positions: the student, a teacher, a mixture of two teachers."""
 
-    vocab_size: int
+    @property
+    def vocab_size(self) -> int: ...
 
     def logits(self, part: slice = ALL, out: torch.Tensor | None = None) -> torch.Tensor:
         """[n, vocab_size] of the n tokens in `part`, before the temperature; a constant, written into `out` if given.
@@ -36,12 +37,17 @@ class LazyLogProbs(Protocol):
 
     sampled: [N], of the sampled tokens; known where `at` has been."""
 
-    vocab_size: int
     sampled: torch.Tensor
+
+    @property
+    def vocab_size(self) -> int: ...
 
     def at(self, part: slice, ids: torch.Tensor, student_logits: torch.Tensor) -> LogProbs:
         """Of the n tokens `ids` in `part`, where the student's logits are [n, vocab_size]: its top-k may be asked."""
         ...
+
+
+TeacherScores = LazyLogits | LazyLogProbs
 
 
 @dataclass
@@ -88,6 +94,7 @@ class ResponseScores:
 
     def add_product(self, out: torch.Tensor, part: slice, share: float, beta: float = 1.0) -> torch.Tensor:
         """out [n, V] = beta * out + share * scaled logits before the soft cap, in the matrix product itself."""
+        assert self.weight is not None  # or `hidden` would be the product
         vocab = slice(0, self.vocab_size)
         bias = None if self.bias is None else self.bias[vocab]
         return head_product(self.hidden[part], self.weight[vocab], bias, out, self.scale * share, beta)

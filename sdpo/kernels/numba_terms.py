@@ -58,6 +58,7 @@ def softmax_(logits: torch.Tensor, temperature: float) -> tuple[Softmax, torch.T
 def through_softmax_(own: Softmax, ids: torch.Tensor, slope: torch.Tensor) -> None:
     """As `chunk_terms.through_softmax_`."""
     factor = -slope.sum(-1, keepdim=True) / own.z
+    assert isinstance(own.top, torch.Tensor)  # from `softmax_` of this module
     _over_rows(_scaled_exponentials, [own.logits], [own.top[:, 0], factor[:, 0]], F(own.warmth))
     own.logits.scatter_add_(-1, ids, slope)
 

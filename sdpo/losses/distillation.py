@@ -8,7 +8,7 @@ from sdpo.config.schema import Config
 from sdpo.kernels.distillation import Distillation, TokenTerms, distillation_loss
 from sdpo.kernels.divergence import Divergence
 from sdpo.kernels.head import wide
-from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
+from sdpo.kernels.lazy_logits import ResponseScores, TeacherScores
 from sdpo.kernels.policy import loss_temperature, policy_terms
 from sdpo.losses.importance import Importance, policy_importance, rollout_importance
 from sdpo.losses.reduce import metric_sums, token_weights
@@ -26,7 +26,7 @@ class DistillationLoss:
         self.agg_mode, self.entropy_coeff = actor.loss_agg_mode, actor.entropy_coeff
         self.uses_old_log_probs = self.settings.is_clip is not None or self.correction.rollout_is is not None
 
-    def __call__(self, student: ResponseScores, teacher: LazyLogits | None, batch: TokenBatch) -> LossOutput:
+    def __call__(self, student: ResponseScores, teacher: TeacherScores | None, batch: TokenBatch) -> LossOutput:
         if teacher is None:
             raise ValueError("distillation needs a teacher's scores of every distilled token")
         weights = token_weights(batch, self.agg_mode, self.settings.loss_normalization, wide(student.hidden.dtype))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sdpo.config.schema import ActorConfig, Config
-from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
+from sdpo.kernels.lazy_logits import ResponseScores, TeacherScores
 from sdpo.kernels.policy import loss_temperature, policy_terms
 from sdpo.losses.importance import rollout_importance
 from sdpo.losses.reduce import metric_sums, token_weights
@@ -24,7 +24,7 @@ class PolicyGradientLoss:
         self.temperature = loss_temperature(config.actor_rollout_ref.rollout.temperature)
         self.correction = config.algorithm.rollout_correction
 
-    def __call__(self, student: ResponseScores, teacher: LazyLogits | None, batch: TokenBatch) -> LossOutput:
+    def __call__(self, student: ResponseScores, teacher: TeacherScores | None, batch: TokenBatch) -> LossOutput:
         from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
 
         if batch.advantages is None:

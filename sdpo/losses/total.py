@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sdpo.algorithms.registry import Descriptor
 from sdpo.config.schema import Config
-from sdpo.kernels.lazy_logits import LazyLogits, ResponseScores
+from sdpo.kernels.lazy_logits import ResponseScores, TeacherScores
 from sdpo.losses.cross_entropy import CrossEntropyLoss
 from sdpo.losses.distillation import DistillationLoss
 from sdpo.losses.policy_gradient import PolicyGradientLoss
@@ -15,7 +15,7 @@ class TotalLoss:
     """The components of one algorithm; `descriptor` names them."""
 
     def __init__(self, config: Config, descriptor: Descriptor) -> None:
-        kinds = {
+        kinds: dict[str, type[PolicyGradientLoss | DistillationLoss | CrossEntropyLoss]] = {
             "policy_gradient": PolicyGradientLoss,
             "distillation": DistillationLoss,
             "cross_entropy": CrossEntropyLoss,
@@ -27,7 +27,7 @@ class TotalLoss:
         With a single step the old policy is the current one and no forward pass is spent on it."""
         return num_optimizer_steps > 1 and any(part.uses_old_log_probs for part in self.parts.values())
 
-    def __call__(self, student: ResponseScores, teacher: LazyLogits | None, batch: LossBatch) -> list[LossOutput]:
+    def __call__(self, student: ResponseScores, teacher: TeacherScores | None, batch: LossBatch) -> list[LossOutput]:
         """One output for each component that any row carries. Add their losses up; a component of weight 0 is none.
 
         student: scores of all policy tokens; teacher: of the distilled ones."""

@@ -115,19 +115,20 @@ class RepromptBuilder:
         """What the teacher reads before a turn that has feedback of its own: history as it was, then, in or behind the
         last message, the hint. None when nothing of it fits."""
         turn = sample.turns[at]
-        if turn.said is None:
+        said = turn.said
+        if said is None:
             return None
-        if not turn.said:
+        if not said:
             fitted = self._fit(prompt, _Told(None, turn.feedback))
             return fitted and fitted[1]
         ids, start = sample.sequences[turn.sequence], turn.span[0]
         began = max(t.span[1] for t in sample.turns if t.sequence == turn.sequence and t.span[1] <= start)
         # The end of the answer before, where the model wrote it itself.
-        written = len(self._chat.continuation_ids(prompt, turn.said)) - (start - began)
+        written = len(self._chat.continuation_ids(prompt, said)) - (start - began)
 
         def context(piece: str) -> list[int]:
-            said = with_hint(turn.said, self._templates.hint(piece))
-            return [*ids[:began], *self._chat.continuation_ids(prompt, said)[written:]]
+            told = with_hint(said, self._templates.hint(piece))
+            return [*ids[:began], *self._chat.continuation_ids(prompt, told)[written:]]
 
         room = self._config.max_reprompt_len - len(sample.prompt_ids) + start
         if len(whole := context(turn.feedback)) <= room:
@@ -159,7 +160,7 @@ class RepromptBuilder:
         ids = self._ids(prompt, told)
         return None if told.nothing or len(ids) > limit else (told, ids, whole - len(ids))
 
-    def _longest(self, text: str, fits: Callable[[str | None], bool]) -> str | None:
+    def _longest(self, text: str, fits: Callable[[str], bool]) -> str | None:
         """The longest piece of `text` that fits, by bisection over characters; None when none does."""
         left = self._config.reprompt_truncation == "left"
 
@@ -170,7 +171,8 @@ class RepromptBuilder:
         good, too_long = 0, len(text)
         while too_long - good > 1:
             middle = (good + too_long) // 2
-            if piece(middle) is None or fits(piece(middle)):
+            cut = piece(middle)
+            if cut is None or fits(cut):
                 good = middle
             else:
                 too_long = middle

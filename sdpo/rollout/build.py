@@ -26,11 +26,14 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
     stop_ids = stop_token_ids(path, load_tokenizer(model))
     max_prompt, max_response = config.data.max_prompt_length, config.data.max_response_length
     if rollout.name == "vllm":
+        arguments = path, rollout, max_prompt, max_response, device, stop_ids, _vllm_options(model)
         if device.startswith("cuda"):
-            from sdpo.rollout.vllm_async import AsyncVllmEngine as Vllm
-        else:
-            from sdpo.rollout.vllm_engine import VllmEngine as Vllm
-        return Vllm(path, rollout, max_prompt, max_response, device, stop_ids, _vllm_options(model))
+            from sdpo.rollout.vllm_async import AsyncVllmEngine
+
+            return AsyncVllmEngine(*arguments)
+        from sdpo.rollout.vllm_engine import VllmEngine
+
+        return VllmEngine(*arguments)
     if rollout.name == "hf":
         from sdpo.rollout.hf_generate import HfEngine
 

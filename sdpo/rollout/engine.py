@@ -85,7 +85,9 @@ class RolloutEngine(Protocol):
         ...
 
     max_model_len: int  # tokens of prompt and response
-    stop_ids: Collection[int]  # that end a response
+
+    @property
+    def stop_ids(self) -> Collection[int]: ...  # that end a response
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Draw one response. What it is depends on the request and the weights, not on what is drawn beside it.

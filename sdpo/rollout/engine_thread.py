@@ -70,12 +70,13 @@ class EngineThread:
         return self._open.get(request.request_id, (None,))[0] is request
 
     def deliver(self, request: GenerationRequest, generation: Generation) -> None:
+        assert self._loop is not None  # that of whoever asked
         self._loop.call_soon_threadsafe(self._finish, request, generation)
 
     # -- in the event loop -----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._loop.run_in_executor(self._thread, self._serve, self).add_done_callback(self._ended)
+        asyncio.get_running_loop().run_in_executor(self._thread, self._serve, self).add_done_callback(self._ended)
 
     def _finish(self, request: GenerationRequest, generation: Generation) -> None:
         if self.wanted(request) and not (answer := self._open[request.request_id][1]).done():

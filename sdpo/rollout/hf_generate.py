@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from sdpo.errors import ConfigError, RolloutError, first_line, problem
 from sdpo.models.dropout import evaluating
+from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.engine_thread import EngineThread
 from sdpo.rollout.few_rows import turned_products
@@ -114,7 +115,7 @@ class _Row:
         return self.ids[-1] in self.stop_ids or len(self.ids) == self.limit
 
     def generation(self) -> Generation:
-        reason = "stop" if self.ids[-1] in self.stop_ids else "length"
+        reason: FinishReason = "stop" if self.ids[-1] in self.stop_ids else "length"
         return Generation(
             self.request.request_id, self.ids, self.log_probs if self.request.sampling.log_probs else None, reason
         )

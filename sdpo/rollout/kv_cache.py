@@ -15,6 +15,8 @@ class RoomyLayer(DynamicLayer):
     """transformers' layer joins old and new tokens into a new tensor each time; this one writes into a buffer with room
     for `ROOM` more and hands out views of it."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
     _buffers: tuple[torch.Tensor, torch.Tensor] | None = None  # [R, heads, room, D]
 
     def update(

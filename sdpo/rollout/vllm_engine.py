@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from sdpo.config.schema import RolloutConfig
 from sdpo.errors import ConfigError, ModelError, RolloutError, problem
+from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.engine_thread import EngineThread
 from sdpo.rollout.vllm_settings import engine_arguments, prepare_environment, sampling_arguments
@@ -200,7 +201,8 @@ def generation_of(output: Any, with_log_probs: bool) -> Generation:
     log_probs = list(completion.logprobs.logprobs) if with_log_probs else None
     if log_probs is not None and len(log_probs) != len(ids):
         raise RolloutError(problem("log_probs", len(log_probs), f"{len(ids)}, one per response token"))
-    reason = completion.finish_reason if completion.finish_reason in ("stop", "length") else "abort"
+    said = completion.finish_reason
+    reason: FinishReason = said if said in ("stop", "length") else "abort"
     return Generation(output.request_id, ids, log_probs, reason)
 
 

@@ -99,13 +99,13 @@ def _imported_as(tree: ast.Module, modules: tuple[str, ...]) -> set[str]:
 def _imported_patchers(tree: ast.Module) -> set[str]:
     """The dotted names under which the tests know mock's `patch`: a function of another origin may be called so."""
     found = {f"{name}.patch" for name in _imported_as(tree, ("mock", "unittest.mock"))}
-    for node in ast.walk(tree):
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-            name = alias.asname or alias.name
-            if node.module in ("mock", "unittest.mock") and alias.name == "patch":
-                found.add(name)
-            elif node.module == "unittest" and alias.name == "mock":
-                found.add(f"{name}.patch")
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    for module, alias in ((node.module, alias) for node in imports for alias in node.names):
+        name = alias.asname or alias.name
+        if module in ("mock", "unittest.mock") and alias.name == "patch":
+            found.add(name)
+        elif module == "unittest" and alias.name == "mock":
+            found.add(f"{name}.patch")
     return found
 
 

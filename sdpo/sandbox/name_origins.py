@@ -66,7 +66,7 @@ def sort_names(code: str, tree: ast.Module, entry_point: str | None, prompt: str
     asked = given | (others - borrowed)
     functions = set(re.findall(r"\bdef[ \t]+(\w+)", prompt))
     classes = (classes_of(prompt) | {name for name in asked if name.lstrip("_")[:1].isupper()}) - functions
-    return Names(*(tuple(sorted(part)) for part in (asked, borrowed, classes)), library)
+    return Names(tuple(sorted(asked)), tuple(sorted(borrowed)), tuple(sorted(classes)), library)
 
 
 def undefined(code: str) -> set[str]:
@@ -147,7 +147,7 @@ def classes_of(prompt: str) -> set[str]:
 def yardsticks(tree: ast.Module, names: set[str], entry_point: str | None) -> set[str]:
     """Of these names, those that an assert measures another one with, as in `f(2) == helper(2)`. What is only an
     argument of the function under test, or the only name of its asserts, is what the tests are about."""
-    subjects = {entry_point, "candidate"} - {None}
+    subjects = {entry_point or "candidate", "candidate"}
     origins: dict[str, set[str]] = {name: {name} for name in names | subjects}
     assigned = [node for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.For, ast.NamedExpr))]
     for _ in range(2):  # a variable may be made from one that is assigned further down
@@ -158,9 +158,9 @@ def yardsticks(tree: ast.Module, names: set[str], entry_point: str | None) -> se
                     if variable not in names:
                         origins.setdefault(variable, set()).update(_deciding(value, names | subjects, origins))
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert) or isinstance(node, ast.Call) and _asserts(node):
-            deciding = _deciding(node.test if isinstance(node, ast.Assert) else node, names | subjects, origins)
+    for check in ast.walk(tree):
+        if isinstance(check, ast.Assert) or isinstance(check, ast.Call) and _asserts(check):
+            deciding = _deciding(check.test if isinstance(check, ast.Assert) else check, names | subjects, origins)
             if len({"candidate" if name in subjects else name for name in deciding}) > 1:
                 found |= deciding
     return found & names - subjects

@@ -56,7 +56,7 @@ class Sandbox:
 
     def _start(self) -> SandboxReport:
         """The strongest level whose self-test stops every probe."""
-        failures = []
+        failures: list[SandboxReport] = []
         for ceiling in LEVELS[LEVELS.index(self.options.ceiling) : -1]:
             if failures and LEVELS.index(failures[-1].level) >= LEVELS.index(ceiling):
                 continue  # that level, or a weaker one, was just found wanting

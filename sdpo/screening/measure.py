@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from sdpo.config.schema import Config, SelfDistillationConfig
+from sdpo.data.load import Part
 from sdpo.models.load import load_chat
 from sdpo.records import GradeStatus, Group, Reprompt, Sample
 from sdpo.reprompt.builder import RepromptBuilder
@@ -98,7 +99,7 @@ def contexts_of(settings: SelfDistillationConfig) -> dict[str, SelfDistillationC
 
 
 def screen(
-    config: Config, part: str, problems: int, per_problem: int, say: Callable[[str], None] = lambda text: None
+    config: Config, part: Part, problems: int, per_problem: int, say: Callable[[str], None] = lambda text: None
 ) -> Screening:
     """Draws `rollout.n` answers to each of `problems` problems, and under every context one teacher's answer for each
     of the first `per_problem` answers of a problem. Raises SdpoError as a run would."""
@@ -158,7 +159,7 @@ class _Teacher:
         self._answer(shown)
         rows = []
         for group, sample, reprompt in shown:
-            if not _graded(sample):
+            if sample.reward is None:
                 continue
             row = Row(sample.prompt_uid, others_rate(group, sample, self._threshold), None)
             rows.append(row if reprompt is None else self._taught(row, sample, reprompt))
@@ -166,15 +167,13 @@ class _Teacher:
 
     def _taught(self, row: Row, sample: Sample, reprompt: Reprompt) -> Row:
         answer = self._answers[_key(sample, reprompt)]
-        graded = _graded(answer)
-        right = is_success(answer, self._threshold) if graded else None
         return replace(
             row,
-            teacher=right,
+            teacher=None if answer.reward is None else is_success(answer, self._threshold),
             prompt_tokens=len(reprompt.prompt_ids),
             truncated=answer.truncated,
-            ungraded=not graded,
-            reward=answer.grade.reward if graded else None,
+            ungraded=answer.reward is None,
+            reward=answer.reward,
         )
 
     def _answer(self, shown: list[tuple[Group, Sample, Reprompt | None]]) -> None:
@@ -189,39 +188,39 @@ class _Teacher:
 
 def context_of(name: str, rows: Sequence[Row]) -> Context:
     shown = [row for row in rows if row.shown]
-    covered = [row for row in rows if row.teacher is not None]
+    covered = [(row.uid, row.student, row.teacher, row.reward) for row in rows if row.teacher is not None]
     # A teacher's answer that nobody could grade is no gain and no loss: it is not known.
     gaps = [(r.uid, 0.0 if r.teacher is None else r.teacher - r.student) for r in rows if not r.ungraded]
     return Context(
         name=name,
         coverage=len(shown) / len(rows) if rows else 0.0,
-        student=by_problem([(row.uid, row.student) for row in covered]),
-        teacher=by_problem([(row.uid, float(row.teacher)) for row in covered]),
+        student=by_problem([(uid, student) for uid, student, _, _ in covered]),
+        teacher=by_problem([(uid, float(teacher)) for uid, _, teacher, _ in covered]),
         gap=by_problem(gaps),
         prompt_tokens=mean(row.prompt_tokens for row in shown) if shown else None,
         truncated_frac=mean(row.truncated for row in shown) if shown else 0.0,
         ungraded_frac=mean(row.ungraded for row in shown) if shown else 0.0,
-        reward=by_problem([(row.uid, row.reward) for row in covered if row.reward is not None]),
+        reward=by_problem([(uid, reward) for uid, _, _, reward in covered if reward is not None]),
     )
 
 
 def others_rate(group: Group, sample: Sample, threshold: float) -> float:
     """Accuracy of the group without `sample`: what another draw would reach. Of itself when it is the only one."""
-    others = [s for s in group.samples if s is not sample and _graded(s)]
+    others = [s for s in group.samples if s is not sample and s.reward is not None]
     return mean(float(is_success(s, threshold)) for s in others or [sample])
 
 
 def summarize(groups: list[Group], contexts: list[Context], threshold: float) -> Screening:
     samples = [sample for group in groups for sample in group.samples]
-    graded = [s for s in samples if _graded(s)]
+    graded = [(s, s.reward) for s in samples if s.reward is not None]
     counts = [sum(is_success(s, threshold) for s in group.samples) for group in groups]
-    whole = [sum(map(_graded, group.samples)) for group in groups]
+    whole = [sum(s.reward is not None for s in group.samples) for group in groups]
     failed = sum(s.grade is not None and s.grade.status is GradeStatus.INFRA_ERROR for s in samples)
     return Screening(
         problems=len(groups),
         answers=len(samples),
-        student=by_problem([(s.prompt_uid, is_success(s, threshold)) for s in graded]),
-        reward=by_problem([(s.prompt_uid, s.grade.reward) for s in graded]),
+        student=by_problem([(s.prompt_uid, is_success(s, threshold)) for s, _ in graded]),
+        reward=by_problem([(s.prompt_uid, reward) for s, reward in graded]),
         solved_group_frac=mean(count > 0 for count in counts),
         mixed_group_frac=mean(0 < count < n for count, n in zip(counts, whole, strict=True)),
         truncated_frac=mean(s.truncated for s in samples),
@@ -254,10 +253,6 @@ def with_room_for_teacher(config: Config) -> Config:
     longest = max(data.max_prompt_length, changed.actor_rollout_ref.actor.self_distillation.max_reprompt_len)
     rollout.max_model_len = max(rollout.max_model_len or 0, longest + data.max_response_length)
     return changed
-
-
-def _graded(sample: Sample) -> bool:
-    return sample.grade is not None and sample.grade.graded
 
 
 def _key(sample: Sample, reprompt: Reprompt) -> tuple[str, int, tuple[int, ...]]:

@@ -33,29 +33,29 @@ class Verdict:
 
 def judge(screening: Screening, settings: SelfDistillationConfig) -> Verdict:
     context = next(c for c in screening.contexts if c.name == "as configured")
-    broken = _broken(screening, context)
-    if broken:
+    broken, gap, student = _broken(screening, context), context.gap, screening.student
+    if broken or gap is None or student is None:
         return Verdict(None, None, broken)
-    gain = expected_gain(context, screening.student.value)
-    low, high = (context.gap.value + sign * SURE * context.gap.spread for sign in (-1, 1))
-    if screening.student.value >= NO_ROOM:
-        text = f"the student already solves {screening.student.value:.0%}: there is no room; take harder problems"
+    gain = expected_gain(gap.value, student.value)
+    low, high = (gap.value + sign * SURE * gap.spread for sign in (-1, 1))
+    if student.value >= NO_ROOM:
+        text = f"the student already solves {student.value:.0%}: there is no room; take harder problems"
         return Verdict(False, gain, [text])
     if context.coverage < RARE:
-        return Verdict(False, gain, [_no_signal(context, screening, settings), *_advice(screening, context)])
+        return Verdict(False, gain, [_no_signal(context, screening, settings), *_advice(screening, gap)])
     if high <= 0 or low <= 0 < high:
         sure = high <= 0
-        return Verdict(False if sure else None, gain, [_no_better(context, sure), *_advice(screening, context)])
+        return Verdict(False if sure else None, gain, [_no_better(gap, sure), *_advice(screening, gap)])
     text = (
-        f"the teacher, shown its context, is {_signed(context.gap)} above the student "
+        f"the teacher, shown its context, is {_signed(gap)} above the student "
         f"({context.coverage:.0%} of the answers have a context)"
     )
-    return Verdict(True, gain, [text, *_advice(screening, context)])
+    return Verdict(True, gain, [text, *_advice(screening, gap)])
 
 
-def expected_gain(context: Context, student: float) -> tuple[float, float]:
+def expected_gain(gap: float, student: float) -> tuple[float, float]:
     """Slopes times gap; never beyond accuracies of 0 and 1."""
-    bounds = sorted(slope * context.gap.value for slope in SLOPES)
+    bounds = sorted(slope * gap for slope in SLOPES)
     low, high = (min(1.0 - student, max(-student, value)) for value in bounds)
     return low, high
 
@@ -95,8 +95,8 @@ def _no_signal(context: Context, screening: Screening, settings: SelfDistillatio
     return text + f"{solved}, and the grader says nothing about failures; take easier problems or raise rollout.n"
 
 
-def _no_better(context: Context, sure: bool) -> str:
-    text = f"the teacher is {_signed(context.gap)} above the student: "
+def _no_better(gap: Rate, sure: bool) -> str:
+    text = f"the teacher is {_signed(gap)} above the student: "
     if sure:
         return (
             text + "this model does not use what it is shown, and SDPO would pull it toward a teacher that is no better"
@@ -104,16 +104,16 @@ def _no_better(context: Context, sure: bool) -> str:
     return text + "too few problems to tell; measure more (--problems)"
 
 
-def _advice(screening: Screening, context: Context) -> list[str]:
+def _advice(screening: Screening, gap: Rate) -> list[str]:
     """What the other measurements say."""
     advice = []
-    best = max((c for c in screening.contexts if c.gap), key=lambda c: c.gap.value)
-    margin = SURE * math.hypot(best.gap.spread, context.gap.spread)
-    if best.gap.value - context.gap.value > margin:
-        advice.append(f"showing {best.name} would do better than the present settings: gap {best.gap}")
+    name, best = max(((c.name, c.gap) for c in screening.contexts if c.gap), key=lambda named: named[1].value)
+    margin = SURE * math.hypot(best.spread, gap.spread)
+    if best.value - gap.value > margin:
+        advice.append(f"showing {name} would do better than the present settings: gap {best}")
     if screening.mixed_group_frac < RARE:
         mixed = f"{screening.mixed_group_frac:.0%} of the groups are mixed"
         advice.append(f"{mixed}: a reward alone (GRPO) has next to nothing to go by")
-    elif context.gap.value <= 0:
+    elif gap.value <= 0:
         advice.append(f"{screening.mixed_group_frac:.0%} of the groups are mixed: GRPO can learn here")
     return advice

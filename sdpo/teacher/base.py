@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
-from sdpo.kernels.lazy_logits import LazyLogits, LazyLogProbs, ResponseScores
+from sdpo.kernels.lazy_logits import ResponseScores, TeacherScores
 from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.tokens.packing import PackedSide
 
 
-class Teacher(Protocol):
+class Teacher(ABC):
     """`module` holds the teacher's own weights; None when it has none of its own. Then there is nothing else to do."""
 
     module: PolicyModule | None = None
 
-    def scores(self, side: PackedSide) -> LazyLogits | LazyLogProbs:
+    @abstractmethod
+    def scores(self, side: PackedSide) -> TeacherScores:
         """Scores [N, ...] of the response tokens after the teacher's prompt. Never part of an autograd graph."""
 
     def release(self) -> None:
@@ -55,5 +56,5 @@ def score_in_eval_mode(module: PolicyModule, side: PackedSide) -> ResponseScores
     the loss, where gradients are on."""
     with evaluating(module):
         scores = module.scores(side)
-    bias = None if scores.bias is None else scores.bias.detach()
-    return replace(scores, weight=scores.weight.detach(), bias=bias)
+    weight, bias = (None if part is None else part.detach() for part in (scores.weight, scores.bias))
+    return replace(scores, weight=weight, bias=bias)

@@ -17,7 +17,7 @@ from sdpo.algorithms.registry import descriptor_of
 from sdpo.config.schema import Config
 from sdpo.kernels.chunk_terms import LogProbs
 from sdpo.kernels.divergence import Divergence
-from sdpo.kernels.lazy_logits import ALL, InterpolatedScores, LazyLogits, LazyLogProbs, ResponseScores
+from sdpo.kernels.lazy_logits import ALL, InterpolatedScores, ResponseScores, TeacherScores
 from sdpo.kernels.policy import loss_temperature
 from sdpo.kernels.support import top_ids
 from sdpo.models.forward import PolicyModule
@@ -85,18 +85,20 @@ class RemoteTeacher(Teacher):
         self.head_version = -1
         self.sent = 0  # averages that the teacher was told of
         self.bytes = self.tokens = 0
-        self._wait: Callable[[], object] | None = None  # for an average that is still at work
+        self._following: str | None = None  # the student's weights that an average is still at work with
+        self._wait: Callable[[], None] | None = None  # for it
         self._answer: _Answer | None = None
 
-    def scores(self, side: PackedSide) -> LazyLogits | LazyLogProbs:
+    def scores(self, side: PackedSide) -> TeacherScores:
         """Returns at once: the teacher is at work while the student is, and the first use waits."""
         self.synchronize()
         waiting = self.servers.ask("score", self.rank, side.to("cpu"), self.head_version)
         self.tokens += side.selected.shape[0]
-        self._answer = (_Hidden if self.target == "hidden" else _AtIds)(self, waiting, side.selected.shape[0])
-        if self.kind == "trust-region":
-            return InterpolatedScores(self._answer, score_in_eval_mode(self.student, side), self.rate)
-        return self._answer
+        answer = (_Hidden if self.target == "hidden" else _AtIds)(self, waiting, side.selected.shape[0])
+        self._answer = answer
+        if isinstance(answer, _Hidden) and self.kind == "trust-region":
+            return InterpolatedScores(answer, score_in_eval_mode(self.student, side), self.rate)
+        return answer
 
     def release(self) -> None:
         if self._answer is not None:
@@ -111,15 +113,17 @@ class RemoteTeacher(Teacher):
         self.sent += 1
         source = WeightSource(student.lm, torch.float32)  # rounded ones would stall the average at small rates
         place = publish(source, self.servers.base, self.sent, self.rank)
-        wait = None if self.rank else self.servers.tell("follow", place, self.sent)
-        self._wait = lambda: wait and (wait(), transport_of(place).forget(place))
+        self._following = place
+        self._wait = None if self.rank else self.servers.tell("follow", place, self.sent)
 
     def synchronize(self) -> None:
         """One rank has told the servers of the average; another's question must not overtake it."""
-        if self._wait is None:
+        if self._following is None:
             return
-        self._wait()
-        self._wait = None
+        if self._wait is not None:
+            self._wait()
+            transport_of(self._following).forget(self._following)
+        self._following = self._wait = None
         if self.world_size > 1:
             dist.barrier()
 
@@ -144,13 +148,15 @@ class _Answer:
     """What came for one micro-batch: there until the loss is known, then let go."""
 
     def __init__(self, teacher: RemoteTeacher, waiting: Callable[[], Any], tokens: int) -> None:
-        self.teacher, self._waiting = teacher, waiting
+        self.teacher = teacher
+        self._waiting: Callable[[], Any] | None = waiting
         self.vocab_size = teacher.student.vocab_size
         self.received: Any = None
         self.sampled = torch.full((tokens,), torch.nan)
 
     def wait(self) -> Any:
         """For the forward pass, once: with the call that is waited for the object store's copy is let go, too."""
+        assert self._waiting is not None
         answer, self._waiting = self._waiting(), None
         return answer
 
@@ -167,6 +173,7 @@ class _Hidden(_Answer):
         teacher.bytes += answer.hidden.nbytes
         if answer.head is not None:
             teacher.head, teacher.head_version = moved(answer.head, teacher.device), answer.version
+        assert teacher.head is not None  # it comes with the first answer
         return replace(teacher.head, hidden=answer.hidden.to(teacher.device))
 
 

@@ -24,10 +24,12 @@ LOW_BITS = 16  # of a float32, below those that it has in common with a bfloat16
 class FrozenTeacher(Teacher):
     """The initial weights, for ever."""
 
+    module: PolicyModule
+
     def __init__(self, module: PolicyModule) -> None:
         self.module = module.requires_grad_(False).eval()
 
-    def scores(self, side: PackedSide) -> ResponseScores:
+    def scores(self, side: PackedSide) -> LazyLogits:
         return score_in_eval_mode(self.module, side)
 
     def release(self) -> None:
@@ -59,7 +61,7 @@ class EmaTeacher(FrozenTeacher):
         if self.remainders:
             self._average(student, 1.0)
 
-    def scores(self, side: PackedSide) -> ResponseScores:
+    def scores(self, side: PackedSide) -> LazyLogits:
         self.synchronize()
         return super().scores(side)
 

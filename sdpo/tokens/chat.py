@@ -92,9 +92,9 @@ class ChatRenderer:
             if lost:
                 where = f"the chat template leaves out {lost[:40]!r} of what the {message['role']} says"
                 raise DataError(f"{where}; use a model whose template says it")
-        unread = sorted(set(prompt.template_kwargs or {}) - self.options) if self.options is not None else []
-        if unread:
-            read = ", ".join(sorted(self.options)) or "none"
+        options = self.options
+        if options is not None and (unread := sorted(set(prompt.template_kwargs or {}) - options)):
+            read = ", ".join(sorted(options)) or "none"
             raise DataError(f"the chat template does not read the option {unread[0]!r} (it reads {read}); leave it out")
         if prompt.tools:
             names = [tool.get("function", tool).get("name", "") for tool in prompt.tools]

@@ -28,16 +28,15 @@ def loss_batch(
     ids = torch.tensor([token for row in rows for token in row.policy_ids], dtype=torch.int64, device=device)
     sampler = _sampler_log_probs(rows, device)
 
-    def batch(component: str) -> TokenBatch | None:
+    def batch(component: str) -> TokenBatch:
         found = _gather(rows, component)
-        if not found.places and component != "all":
-            return None
         places = torch.tensor(found.places, dtype=torch.int64, device=device)
         if found.places == list(range(len(ids))):
             places = None
         chosen = slice(None) if places is None else places
         step = denominators[component]
-        lengths = [step.lengths.get(row.sequence, row.tokens_of(step.component)) for row in rows]
+        numbers = [-1 if row.sequence is None else row.sequence for row in rows]
+        lengths = [step.lengths.get(n, row.tokens_of(step.component)) for n, row in zip(numbers, rows, strict=True)]
         return TokenBatch(
             response_ids=ids[chosen],
             row=torch.tensor(found.owner, dtype=torch.int64, device=device),
@@ -53,7 +52,8 @@ def loss_batch(
             micro_batches=_micro_batches(rows, device) if component == "distillation" else None,
         )
 
-    return LossBatch(batch("all"), **{component: batch(component) for component in COMPONENTS})
+    carried = [component for component in COMPONENTS if any(row.tokens_of(component) for row in rows)]
+    return LossBatch(batch("all"), **{component: batch(component) for component in carried})
 
 
 @dataclass
@@ -103,8 +103,9 @@ def _micro_batches(rows: Sequence[TrainRow], device: torch.device | str) -> Tens
 
 
 def _sampler_log_probs(rows: Sequence[TrainRow], device: torch.device | str) -> Tensor | None:
-    if any(row.sampler_logprobs is None for row in rows):
-        return None
-    name = "sampler log-probs"
-    flat = [value for row in rows for value in _each(row.sampler_logprobs, row.tokens_of("all"), row, name)]
+    flat: list[float] = []
+    for row in rows:
+        if row.sampler_logprobs is None:
+            return None
+        flat += _each(row.sampler_logprobs, row.tokens_of("all"), row, "sampler log-probs")
     return torch.tensor(flat, dtype=torch.float32, device=device)

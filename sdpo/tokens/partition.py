@@ -45,8 +45,8 @@ def side_tokens(rows: Sequence[TrainRow], padded: bool = False) -> tuple[int, in
     What sequences begin with alike is read once (`prefix_tree`). When `padded`, each is read whole and filled up to the
     longest.
     """
-    sides = [row.token_ids for row in rows], teacher_sequences(rows)[0]
-    return tuple(_padded_size(side) if padded else tree_size(side) for side in sides)
+    size = _padded_size if padded else tree_size
+    return size([row.token_ids for row in rows]), size(teacher_sequences(rows)[0])
 
 
 def _padded_size(sequences: Sequence[Sequence[int]]) -> int:

@@ -38,7 +38,7 @@ class PrefixTree:
 
 def build_tree(sequences: Sequence[Tokens]) -> tuple[PrefixTree, list[Tensor]]:
     """The tree, and for each sequence the places [its length] of its tokens in the tree. No sequence may be empty."""
-    order = sorted(range(len(sequences)), key=lambda i: sequences[i])
+    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
     tokens: list[int] = []
     places: list[Tensor] = [torch.empty(0, dtype=torch.int64)] * len(sequences)
     runs: list[tuple[int, Tensor]] = []
@@ -78,6 +78,6 @@ def shared_length(a: Tokens, b: Tokens) -> int:
 
 def tree_size(sequences: Sequence[Tokens]) -> int:
     """Tokens of the tree of these sequences."""
-    ordered = sorted(sequences)
+    ordered = sorted(sequences, key=list)
     shared = sum(shared_length(a, b) for a, b in zip(ordered, ordered[1:], strict=False))
     return sum(map(len, ordered)) - shared

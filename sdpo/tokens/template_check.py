@@ -35,10 +35,10 @@ def check_template(chat: ChatRenderer) -> None:
     their own, in `ChatRenderer.student_ids`."""
     options = chat.template_kwargs
     found, variables = _try(chat, _cases(chat, options))
-    chat.options = set(variables).difference(GIVEN, chat.tokenizer.special_tokens_map)
+    chat.options = read = set(variables).difference(GIVEN, chat.tokenizer.special_tokens_map)
     asked = found["asked"]
     if variables or "error" not in asked:  # else it does not compile
-        _check_options(chat)
+        _check_options(options, read)
     if "error" in asked:
         raise _wrong(chat, f"it cannot render a user's message: {asked['error']}")
     if ASK not in asked["text"]:
@@ -48,19 +48,18 @@ def check_template(chat: ChatRenderer) -> None:
     missing = _missing_header(found)
     if missing:
         raise _wrong(chat, f"it does not begin the response: {missing!r} stands before an answer, not after a question")
-    for name in chat.options.intersection(options):
+    for name in read.intersection(options):
         if not _has_effect(found, name):
             log.warning("%s.%s: no effect on the texts that were tried", FIELD, name)
 
 
-def _check_options(chat: ChatRenderer) -> None:
+def _check_options(options: Mapping[str, Any], read: set[str]) -> None:
     """Switching off what a template does not have (`enable_thinking=false`) changes nothing, unless it is misspelt."""
-    for name in sorted(set(chat.template_kwargs) - chat.options):
-        close = difflib.get_close_matches(name, chat.options, n=1, cutoff=0.8)
-        if chat.template_kwargs[name] or name in GIVEN or close:
-            read = ", ".join(sorted(chat.options)) or "none"
-            fix = f"nearest: {close[0]}" if close else ""
-            raise ModelError(problem(FIELD, name, f"options that the chat template reads: {read}", fix))
+    for name in sorted(set(options) - read):
+        close = difflib.get_close_matches(name, read, n=1, cutoff=0.8)
+        if options[name] or name in GIVEN or close:
+            allowed = f"options that the chat template reads: {', '.join(sorted(read)) or 'none'}"
+            raise ModelError(problem(FIELD, name, allowed, f"nearest: {close[0]}" if close else ""))
 
 
 def _cases(chat: ChatRenderer, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

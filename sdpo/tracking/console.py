@@ -103,9 +103,9 @@ class RunConsole:
         """Plain signs where the output's encoding has no others."""
         if not self.console.options.ascii_only:
             return text
-        return (
-            text.translate(str.maketrans({"→": "->", "·": ",", "█": "#", "–": "-"})).encode("ascii", "replace").decode()
-        )
+        for sign, plain in (("→", "->"), ("·", ","), ("█", "#"), ("–", "-")):
+            text = text.replace(sign, plain)
+        return text.encode("ascii", "replace").decode()
 
 
 @dataclass(frozen=True)

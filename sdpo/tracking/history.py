@@ -133,7 +133,7 @@ class RunHistory:
             phase_seconds=self.phase_seconds(),
             reward_before=rewards.get(0),
             reward_after=rewards.get(after[0]) if after else None,
-            reward_best=rewards.get(best_step) if after else None,
+            reward_best=rewards.get(best_step) if after and best_step is not None else None,
             training={name: (v[0][1], v[-1][1]) for name in TRAINED if (v := self.series(f"train/{name}"))},
             graded=self.last("val/graded_samples"),
             held_out=self.last("val/samples"),

@@ -78,8 +78,8 @@ class RunLog:
         for line in kept:
             if _time_of(line) > _time_of(kept[-1]) - LOST_IN_A_CRASH_S:
                 self._trackers.log(line["step"], _metrics_of(line), again=True)
-        for line in self._trackers.where():
-            self.note(line)
+        for place in self._trackers.where():
+            self.note(place)
 
     def begin(self, total_steps: int) -> None:
         """The training loop starts: the clock of `timing/elapsed_s` runs from here, and the progress bar appears."""
@@ -112,8 +112,8 @@ class RunLog:
         Values: numbers, or numpy/torch scalars. NaN and infinity become null, with one warning per run. Raises
         TypeError or ValueError for anything else.
         """
-        values = {"timing/elapsed_s": self._elapsed_before + time.monotonic() - self._began}
-        values |= {name: plain_number(value) for name, value in metrics.items()}
+        elapsed = self._elapsed_before + time.monotonic() - self._began
+        values = {"timing/elapsed_s": elapsed, **{name: plain_number(value) for name, value in metrics.items()}}
         self._warn_not_finite(step, [name for name, value in values.items() if value is None])
         self._metrics.write({"step": step, "time": time.time(), **values})
         self.last |= {name: value for name, value in values.items() if value is not None}

@@ -57,7 +57,7 @@ class BestModel:
         self._export(str(new))
         (new / BEST_FILE).write_text(json.dumps(best) + "\n")
         if self._folder.exists():
-            waiting = self._waiting(self.best)
+            waiting = self._waiting(self.best) if self.best else None
             if waiting and waiting.name in self._remembered():
                 shutil.rmtree(waiting, ignore_errors=True)
                 self._folder.rename(waiting)
@@ -80,8 +80,8 @@ class BestModel:
                 self._note(f"{lost}: the best of the coming steps will be")
                 self.best = None
 
-    def _waiting(self, best: Best | None) -> Path | None:
-        return self._checkpoints / f"best_step_{best['step']}" if best else None
+    def _waiting(self, best: Best) -> Path:
+        return self._checkpoints / f"best_step_{best['step']}"
 
     def _remembered(self) -> set[str]:
         states = map(checkpoint.read_state, checkpoint.complete(self._checkpoints))

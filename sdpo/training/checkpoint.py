@@ -85,14 +85,14 @@ def read_state(folder: Path) -> TrainerState:
 
 def complete(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first, ordered by step number."""
-    found = [folder for folder in root.glob("step_*") if (folder / MARKER).exists() and number(folder) is not None]
+    found = [folder for folder in root.glob("step_*") if (folder / MARKER).exists() and number(folder) >= 0]
     return sorted(found, key=number)
 
 
-def number(folder: Path) -> int | None:
-    """The N of `step_N`; None for another name."""
+def number(folder: Path) -> int:
+    """The N of `step_N`; -1 for another name."""
     digits = folder.name.removeprefix("step_")
-    return int(digits) if digits.isdecimal() else None
+    return int(digits) if digits.isdecimal() else -1
 
 
 def latest(root: Path) -> Path | None:

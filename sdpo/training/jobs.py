@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from sdpo.config.schema import Config
-from sdpo.data.load import Selection, iter_prompts, select_prompts
+from sdpo.data.load import Part, Selection, iter_prompts, select_prompts
 from sdpo.environments.registry import environment_class, environment_maker
 from sdpo.grading.registry import build_source_grader
 from sdpo.records import Prompt
@@ -49,7 +49,7 @@ class Jobs(Sequence[RenderedPrompt]):
         return RenderedPrompt(prompt, self.chat.student_ids(prompt))
 
 
-def load_jobs(config: Config, chat: ChatRenderer, part: str) -> Jobs:
+def load_jobs(config: Config, chat: ChatRenderer, part: Part) -> Jobs:
     """The prompts of a part ("train" or "val"). Rows that are too long, or that nobody can grade, are dropped.
     Without files there are none.
 

@@ -14,7 +14,7 @@ from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import GradingError, OutputLost, SdpoError
 from sdpo.records import GradeStatus, Group, TrainBatch
-from sdpo.tracking.run_log import RunLog
+from sdpo.tracking.run_log import Phase, RunLog
 from sdpo.tracking.timing import PhaseTimer, tokens_per_s
 from sdpo.training import checkpoint
 from sdpo.training.agreement import check_agreement
@@ -142,7 +142,7 @@ class TrainingLoop:
         return self.log.note if self.config.trainer.save_freq != 0 else None
 
     @property
-    def _phase(self) -> str:
+    def _phase(self) -> Phase:
         return "val_after" if self.step == self.total_steps else "val"
 
     def _validate_late(self) -> None:
@@ -167,6 +167,7 @@ class TrainingLoop:
             self.log.warn(str(error))
 
     def _jobs(self, step: int) -> list[RenderedPrompt]:
+        assert self.order is not None  # the run trains
         return [self.train_jobs[i] for i in self.order.batch(step)]
 
     def _timing(self, groups: list[Group]) -> dict[str, float]:
@@ -178,7 +179,7 @@ class TrainingLoop:
     def _threshold(self) -> float:
         return self.config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
 
-    def _validate(self, phase: str) -> dict[str, float]:
+    def _validate(self, phase: Phase) -> dict[str, float]:
         if not self.val_jobs:
             return {}
         groups, metrics = validate(self.config, self.workers, self.val_jobs)
@@ -191,7 +192,7 @@ class TrainingLoop:
         """A few lost grades are masked and counted; more of them mean that the grader is down, and training would go on
         with whatever is left."""
         grades = [s.grade for g in groups for s in g.samples]
-        failed = [g for g in grades if g.status is GradeStatus.INFRA_ERROR]
+        failed = [g for g in grades if g is not None and g.status is GradeStatus.INFRA_ERROR]
         limit = self.config.grading.max_infra_error_frac
         if len(failed) > limit * len(grades):
             raise GradingError(

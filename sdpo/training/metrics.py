@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from sdpo.algorithms.rows import is_success
-from sdpo.records import GradeStatus, Group, Sample
+from sdpo.records import Grade, GradeStatus, Group, Sample
 from sdpo.tracking.pooling import merge, pool
 
 __all__ = ["is_success", "merge", "pass_at_k", "pool", "success_counts", "train_metrics", "validation_metrics"]
@@ -18,8 +18,7 @@ __all__ = ["is_success", "merge", "pass_at_k", "pool", "success_counts", "train_
 
 def success_counts(group: Group, threshold: float = 1.0) -> tuple[int, int]:
     """(graded samples, successes) of a group."""
-    graded = _graded(group.samples)
-    return len(graded), sum(is_success(sample, threshold) for sample in graded)
+    return len(_grades(group.samples)), sum(is_success(sample, threshold) for sample in group.samples)
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -74,7 +73,7 @@ def validation_metrics(groups: list[Group], n: int, threshold: float) -> dict[st
     samples = _samples(groups)
     metrics = {
         "val/samples": float(len(samples)),
-        "val/graded_samples": float(len(_graded(samples))),
+        "val/graded_samples": float(len(_grades(samples))),
         **_outcomes("val", samples, threshold),
         **_lost("val", samples),
     }
@@ -85,7 +84,7 @@ def validation_metrics(groups: list[Group], n: int, threshold: float) -> dict[st
         for source in sources:
             own = [group for group in groups if group.prompt.data_source == source]
             metrics |= _accuracy(f"val/{source}", own, n, threshold)
-            metrics |= _mean(f"val/{source}/reward", [sample.grade.reward for sample in _graded(_samples(own))])
+            metrics |= _mean(f"val/{source}/reward", _rewards(_samples(own)))
     return metrics
 
 
@@ -105,22 +104,21 @@ def _pass_ks(n: int) -> list[int]:
 
 
 def _outcomes(prefix: str, samples: list[Sample], threshold: float) -> dict[str, float]:
-    graded = _graded(samples)
     return {
-        **_mean(f"{prefix}/reward", [sample.grade.reward for sample in graded]),
-        **_mean(f"{prefix}/accuracy", [is_success(sample, threshold) for sample in graded]),
-        **_mean(f"{prefix}/passed_fraction", [sample.grade.passed_fraction for sample in graded]),
+        **_mean(f"{prefix}/reward", _rewards(samples)),
+        **_mean(f"{prefix}/accuracy", [is_success(s, threshold) for s in samples if s.reward is not None]),
+        **_mean(f"{prefix}/passed_fraction", [grade.passed_fraction for grade in _grades(samples)]),
         **_mean(f"{prefix}/response_length", [len(sample.response_ids) for sample in samples]),
         **_mean(f"{prefix}/truncated_frac", [sample.truncated for sample in samples]),
-        **_extra(prefix, graded),
+        **_extra(prefix, _grades(samples)),
     }
 
 
-def _extra(prefix: str, graded: list[Sample]) -> dict[str, float]:
+def _extra(prefix: str, grades: list[Grade]) -> dict[str, float]:
     """Further numbers of a custom grader, each over the samples that have it."""
     values: dict[str, list[float]] = {}
-    for sample in graded:
-        for name, value in sample.grade.extra.items():
+    for grade in grades:
+        for name, value in grade.extra.items():
             values.setdefault(name, []).append(value)
     return {f"{prefix}/extra/{name}": sum(found) / len(found) for name, found in sorted(values.items())}
 
@@ -139,7 +137,7 @@ def _lost(prefix: str, samples: list[Sample]) -> dict[str, float]:
     """Shares of what no average holds: the grader failed, or the row cannot be graded."""
     return {
         **_mean(f"{prefix}/infra_error_frac", [_status(sample) is GradeStatus.INFRA_ERROR for sample in samples]),
-        **_mean(f"{prefix}/ungraded_frac", [sample.grade is None or not sample.grade.graded for sample in samples]),
+        **_mean(f"{prefix}/ungraded_frac", [sample.reward is None for sample in samples]),
     }
 
 
@@ -147,8 +145,12 @@ def _samples(groups: Iterable[Group]) -> list[Sample]:
     return [sample for group in groups for sample in group.samples]
 
 
-def _graded(samples: Iterable[Sample]) -> list[Sample]:
-    return [s for s in samples if s.grade is not None and s.grade.graded and s.grade.reward is not None]
+def _grades(samples: Iterable[Sample]) -> list[Grade]:
+    return [sample.grade for sample in samples if sample.grade is not None and sample.grade.graded]
+
+
+def _rewards(samples: Iterable[Sample]) -> list[float]:
+    return [sample.reward for sample in samples if sample.reward is not None]
 
 
 def _status(sample: Sample) -> GradeStatus | None:

@@ -79,6 +79,7 @@ def find_resume(config: Config) -> Path | None:
     if trainer.resume_mode == "disable":
         return None
     if trainer.resume_mode == "resume_path":
+        assert trainer.resume_from_path is not None  # `config.files` has looked
         folder = Path(trainer.resume_from_path)
         checkpoint.read_state(folder)
         return folder

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PublishedWeights:
     """Mixed into the worker: `self` is one of vLLM's `Worker`s. Called by name through `collective_rpc`."""
 
-    def load_published_weights(self, folder: str) -> None:
+    def load_published_weights(self: Any, folder: str) -> None:
         """vLLM's own reload, and what it leaves out. On a CPU layers multiply with repacked copies of their weights; it
         repacks neither experts, unless their kernel looks new, nor an output head that is tied to the embedding. They
         would go on with weights in the wrong order, or with the old ones, silently."""
         layers = list(self.model_runner.get_model().modules())
         for layer in layers:
             method = getattr(layer, "quant_method", None)
-            if getattr(getattr(method, "unquantized_backend", None), "name", None) == "CPU":
+            if method is not None and getattr(getattr(method, "unquantized_backend", None), "name", None) == "CPU":
                 method.moe_kernel = None
         self.reload_weights(weights_path=folder)
         for layer in layers:

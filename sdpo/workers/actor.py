@@ -23,6 +23,7 @@ from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.rollout.build import engine_dtype
+from sdpo.teacher.base import Teacher
 from sdpo.teacher.remote import RemoteTeacher, Servers
 from sdpo.teacher.teachers import build_teacher
 from sdpo.tokens.loss_batch import loss_batch
@@ -53,10 +54,10 @@ def split_over_ranks(
     """`shares[rank][optimizer step]`. Made on the controller, so that no rank needs another's rows.
 
     padded: the model cannot read prefix trees (`models.tree_attention.prefix_sharing_unsupported`)."""
-    rows_each, budget = config.ppo_micro_batch_size_per_gpu, config.ppo_max_token_len_per_gpu
+    rows_each = config.ppo_micro_batch_size_per_gpu
+    fixed = rows_each and not config.use_dynamic_bsz  # that many rows, whatever their length
+    budget = None if fixed else config.ppo_max_token_len_per_gpu
     together = config.self_distillation.loss_normalization == "all"
-    if rows_each and not config.use_dynamic_bsz:
-        budget = None  # a fixed number of rows, whatever their length
     shares: list[list[RankShare]] = [[] for _ in range(world_size)]
     for batch in mini_batches:
         denominators = batch.denominators(together)
@@ -93,7 +94,7 @@ class Actor:
         self.student = self._build_module(check=True)
         if self.prefix_sharing_unsupported is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.prefix_sharing_unsupported)
-        self.teacher = None
+        self.teacher: Teacher | None = None
         if servers is not None:
             self.teacher = RemoteTeacher(config, self.student, servers, rank, world_size, device)
         elif descriptor.needs_teacher:
@@ -134,7 +135,8 @@ class Actor:
         old_log_probs = None
         if self.loss.needs_old_log_probs(len(shares) * epochs):
             old_log_probs = [self._log_probs(share) for share in shares]
-        sums, skipped, before = [], 0, self.policy_version
+        sums: list[Sums] = []
+        skipped, before = 0, self.policy_version
         for epoch in range(epochs):
             for position, share in enumerate(shares):
                 known = old_log_probs[position] if old_log_probs else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sdpo.errors import RolloutError
@@ -15,9 +16,10 @@ Ticket = Any  # belongs to the workers that gave it
 class Workers(Protocol):
     """Actor, rollout and graders of one run. Weights move only by `sync_weights`; the version says which are where."""
 
-    policy_version: int
+    @property
+    def policy_version(self) -> int: ...
 
-    def submit(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> Ticket:
+    def submit(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> Ticket:
         """Has one graded group per job drawn, with the weights that the engines have now."""
 
     def collect(self, ticket: Ticket) -> list[Group]:

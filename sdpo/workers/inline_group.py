@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch.distributed.fsdp import FSDPModule
 
 from sdpo.config.schema import Config
 from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.rollout.hf_generate import HfEngine
 from sdpo.teacher.remote import is_remote
 from sdpo.weights import in_process, shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
@@ -34,7 +37,7 @@ class InlineWorkers:
     def policy_version(self) -> int:
         return self.actor.policy_version
 
-    def submit(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    def submit(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """Drawn at once: there is nobody beside whom to draw."""
         return self.rollout.generate(jobs, plan)
 
@@ -50,8 +53,9 @@ class InlineWorkers:
         return report
 
     def sync_weights(self) -> None:
-        if self._shares_module:  # same tensors: only the version moves
-            self.rollout.engine.policy_version = self.policy_version
+        engine = self.rollout.engine
+        if self._shares_module and isinstance(engine, HfEngine):  # same tensors: only the version moves
+            engine.policy_version = self.policy_version
             return
         folder = self.actor.publish(self._weights_base)
         self.rollout.run(self.rollout.load_weights(folder, self.policy_version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
@@ -29,31 +30,29 @@ class RayWorkers:
         self._weights_base = shared_memory.new_base()
         self._graders = grader_processes(config, worker_env())
         pool = training_pool(config, device)
-        servers, self._teacher_base = [], None
+        teacher: tuple[list[ray.actor.ActorHandle], str] | None = None
         if is_remote(config):
             self._teachers = _group(TeacherRayWorker, teacher_pool(config, device), device, "teacher", config, device)
-            servers, self._teacher_base = self._teachers.workers, shared_memory.new_base()
-        teacher = servers, self._teacher_base
+            teacher = self._teachers.workers, shared_memory.new_base()
+        self._teacher_base = teacher[1] if teacher else None
         self._actors = _group(ActorRayWorker, pool, device, "actor", config, device, total_steps, teacher)
         self._rollouts = _group(
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )
-        if servers:
+        if teacher:
             self._call("teacher", self._teachers.ready)
         self._call("actor", self._actors.ready)
         self._call("rollout", self._rollouts.ready)
         self._padded = self._call("actor", self._actors.prefix_sharing_unsupported)[0] is not None
 
-    def submit(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[ray.ObjectRef]:
+    def submit(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[ray.ObjectRef]:
         engines = self._rollouts.world_size
         shares = [jobs[rank::engines] for rank in range(engines)]
         return self._rollouts.generate(shares, [plan] * engines)
 
     def collect(self, ticket: list[ray.ObjectRef]) -> list[Group]:
         answers = self._call("rollout", lambda: ray.get(ticket))
-        groups: list[Group] = [None] * sum(map(len, answers))
-        for rank, answer in enumerate(answers):
-            groups[rank :: len(answers)] = answer
+        groups = [answers[i % len(answers)][i // len(answers)] for i in range(sum(map(len, answers)))]
         return self._versions.check(groups, self.policy_version)
 
     def update(self, batch: TrainBatch) -> StepReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Sequence
 
 import ray
 import torch
@@ -29,14 +30,14 @@ class ActorRayWorker(Worker):
     """One training rank. `teacher`: handles of its processes, if it has any, and the folder for the weights it gets."""
 
     def __init__(
-        self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str | None]
+        self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str] | None
     ) -> None:
         super().__init__()
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:
             dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
-        servers = RayServers(*teacher, self.rank, self.world_size) if teacher[0] else None
+        servers = RayServers(*teacher, self.rank, self.world_size) if teacher else None
         self._actor = Actor(config, self.rank, self.world_size, device, total_steps, servers)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -81,7 +82,7 @@ class RolloutRayWorker(Worker):
         return True
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL, blocking=False)
-    async def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    async def generate(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         return await self._rollout.draw(jobs, plan)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -79,7 +79,7 @@ class RolloutWorker:
         self._drawing = asyncio.Lock()  # weights do not change under a response
         self._runner = asyncio.Runner()
 
-    def generate(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    def generate(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """`draw` for a caller without an event loop."""
         return self.run(self.draw(jobs, plan))
 
@@ -102,7 +102,7 @@ class RolloutWorker:
         for task in tasks:
             task.cancelled() or task.exception()  # nobody else asks for it
 
-    async def draw(self, jobs: list[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
+    async def draw(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """One graded group per job, in order, when the last response is graded."""
         async with self._drawing:
             version = self.engine.policy_version

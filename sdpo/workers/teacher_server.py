@@ -37,8 +37,8 @@ class TeacherServer:
         if settings.teacher_regularization == "trust-region":  # its other half is the actor's
             settings = replace(settings, teacher_regularization="frozen")
         dtype = settings.teacher_master_dtype
-        initial = self._module("float32") if dtype != "float32" else None  # for what rounding cuts off
-        self.teacher = build_teacher(settings, initial, lambda: self._module(dtype))
+        initial = self._module("float32")  # also for what rounding cuts off
+        self.teacher = build_teacher(settings, initial, lambda: initial if dtype == "float32" else self._module(dtype))
         self.version = 0
         self._held: dict[int, ResponseScores] = {}  # of each asking rank, for its micro-batch
 
@@ -54,6 +54,7 @@ class TeacherServer:
         head_version: of the head that it holds."""
         self._held.pop(asking, None)
         scores = self.teacher.scores(side.to(self.device))
+        assert isinstance(scores, ResponseScores)  # mixtures are the actor's
         if self.target == "log_probs":
             self._held[asking] = scores
             return None

@@ -19,6 +19,7 @@ def convert(row: Mapping[str, Any], split: str) -> Prompt:
     """`extra_info.solution` is the published program, for checks of the grader; the policy never sees it."""
     question, test = text_field(row, "question").strip(), text_field(row, "test")
     streams = _streams(test)
+    truth: dict[str, Any]
     if streams is None:
         truth, instruction = {"type": "assert", "code": _python(test)}, f"{PROGRAM}{_signatures(row)}"
     else:

@@ -55,7 +55,7 @@ def text_of_pickle(data: bytes) -> str:
     found: list[str] = []
     try:
         for instruction, argument, _ in pickletools.genops(data):
-            if instruction.name in _TEXT:
+            if instruction.name in _TEXT and isinstance(argument, str):
                 found.append(argument)
             elif instruction.name not in _HARMLESS:
                 raise DataError(f"test cases: a pickle with {instruction.name}; only one that holds a text is read")

@@ -109,7 +109,8 @@ def varying(runs: Sequence[Conditions]) -> dict[str, list[str]]:
 def row_names(labels: Sequence[str], runs: Sequence[Conditions]) -> tuple[list[str], list[dict[str, str]]]:
     """The row of every run: its label, and behind it the settings that tell it from others of that label, if any does.
     Seeds are averaged, other settings never are. Also, by run, those of these settings that may differ."""
-    names, compared = list(labels), [{} for _ in labels]
+    names = list(labels)
+    compared: list[dict[str, str]] = [{} for _ in labels]
     for label in set(labels):
         places = [place for place, other in enumerate(labels) if other == label]
         values = varying([runs[place] for place in places])
@@ -188,8 +189,8 @@ def _by_contents(runs: Sequence[Conditions]) -> list[dict[str, Any]]:
     """The settings, with what files and model held instead of their names."""
     settings = [dict(run.settings) for run in runs]
     for part, key in (("train", _TRAIN), ("val", _VAL), ("model", _MODEL)):
-        held = [run.inputs.get(part) for run in runs]
-        if not all(isinstance(one, str) for one in held):
+        held = [one for run in runs if isinstance(one := run.inputs.get(part), str)]
+        if len(held) < len(runs):
             continue
         shown: dict[str, str] = {}
         for own, contents in zip(settings, held, strict=True):

@@ -55,9 +55,9 @@ def _accuracy(comparison: Comparison, path: Path) -> Path:
     fig, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
     for row, colour in coloured(comparison.rows):
         curves = comparison.chosen(row)
-        lines = [(curve.points, 0.35, 1.0, None) for curve in curves]
-        lines.append((mean_points(curves), 1.0, 2.2, f"{row.label}, lr {row.learning_rate:g}, {len(curves)} seeds"))
-        for points, alpha, width, label in lines:
+        name = f"{row.label}, lr {row.learning_rate:g}, {len(curves)} seeds"
+        seeds = ((curve.points, 0.35, 1.0, None) for curve in curves)
+        for points, alpha, width, label in (*seeds, (mean_points(curves), 1.0, 2.2, name)):
             y = [p.accuracy for p in points]
             axes[0].plot([p.seconds for p in points], y, color=colour, alpha=alpha, linewidth=width, label=label)
             axes[1].plot([p.samples for p in points], y, color=colour, alpha=alpha, linewidth=width)

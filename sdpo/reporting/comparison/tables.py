@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from sdpo.reporting.charts import Line, clock, line_chart, stacked_bars
+from sdpo.reporting.charts import Line, Points, clock, line_chart, stacked_bars
 from sdpo.reporting.comparison.curves import PHASES, Budget, Curve
 from sdpo.reporting.comparison.figures import mean_points
 from sdpo.reporting.comparison.summary import Comparison, Reached, Summary, Within
@@ -114,7 +114,7 @@ def _charts(comparison: Comparison) -> list[str]:
             for i, (label, curves) in enumerate(chosen.items())
         ]
 
-    def seeds(values: Callable[[Curve], list[tuple[float, float]]]) -> list[Line]:
+    def seeds(values: Callable[[Curve], Points]) -> list[Line]:
         return [
             Line(f"{label}, seed {curve.seed}", values(curve), i % 6)
             for i, (label, curves) in enumerate(chosen.items())
@@ -130,7 +130,7 @@ def _charts(comparison: Comparison) -> list[str]:
         line_chart("Entropy", seeds(lambda c: c.series.get("entropy", [])), "nats per token"),
     ]
     for source in sorted({source for row in comparison.rows for source in row.retention}):
-        lines = seeds(lambda c, source=source: c.retention.get(source, []))
+        lines = seeds(lambda c: c.retention.get(source, []))  # noqa: B023 (called at once)
         charts.append(line_chart(f"Retention: {source}", lines, "accuracy on other held-out problems", (0, 1)))
     phases = [
         Line(phase, [(i, row.phase_seconds.get(phase, 0.0)) for i, row in enumerate(comparison.rows)], n)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from . import kernel, landlock, namespaces, seccomp
 from .plan import Features, Plan
@@ -17,14 +18,14 @@ from .walls import Walls, make_ruleset
 CAP_SETUID, CAP_SETGID, CAP_SYS_ADMIN = 7, 6, 21
 
 
-def attempt(action: Callable[[], None]) -> str:
+def attempt(action: Callable[..., None], *arguments: Any) -> str:
     """Runs an action in a fork; "" when it worked, else the error's text."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         text = "died"
         try:
-            action()
+            action(*arguments)
             text = ""
         except OSError as error:
             text = str(error)
@@ -119,7 +120,7 @@ def _find_namespaces(features: Features, plan: Plan, proc_fd: int, admin: bool) 
                     not nested and plan.uid_base > 0,
                     nested_user,
                 )
-                text = attempt(lambda c=candidate: rehearse(plan, c, proc_fd))
+                text = attempt(rehearse, plan, candidate, proc_fd)
                 if not text:
                     candidate.refused = features.refused
                     features.__dict__.update(candidate.__dict__)

@@ -115,11 +115,11 @@ def encode_rare(value: Any, encode: Callable[[Any], Any]) -> dict[str, Any] | No
     """Data for built-in values that the frames do not know: ranges, and the views of a dict."""
     if type(value) is range:
         return {"range": [value.start, value.stop, value.step]}
-    for word, kind in VIEWS.items():
-        if type(value) is kind:
-            content = dict.fromkeys(value) if word == "keys" else dict(enumerate(value) if word == "values" else value)
-            return {"view": [word, encode(content)]}
-    return None
+    word = next((word for word, kind in VIEWS.items() if type(value) is kind), None)
+    if word is None:
+        return None
+    content = dict.fromkeys(value) if word == "keys" else dict(enumerate(value) if word == "values" else value)
+    return {"view": [word, encode(content)]}
 
 
 def decode_rare(tag: str, body: Any, decode: Callable[[Any], Any]) -> Any:

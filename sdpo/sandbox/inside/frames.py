@@ -89,7 +89,7 @@ def encode(value: Any, foreign: Callable[[Any], Any] | None = None, depth: int =
     return _encode_rare(value, foreign, depth)
 
 
-_CONTAINERS: tuple[tuple[type, str], ...] = ((deque, "q"), (frozenset, "z"), (set, "s"), (tuple, "t"))
+_CONTAINERS: tuple[tuple[Any, str], ...] = ((deque, "q"), (frozenset, "z"), (set, "s"), (tuple, "t"))
 _SCALARS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (bytes, "b", lambda v: base64.b64encode(bytes.__getitem__(v, slice(None))).decode()),
     (bytearray, "B", lambda v: base64.b64encode(bytearray.__getitem__(v, slice(None))).decode()),
@@ -186,7 +186,7 @@ def _decode(data: Any, arrays: Any, foreign: Any, depth: int) -> Any:
     if tag in ("d", "O", "C", "D2"):
         pairs = [(inner(k), inner(v)) for k, v in body]
         refuse_colliding([k for k, _ in pairs])
-        return {"d": dict, "O": OrderedDict, "C": lambda p: Counter(dict(p)), "D2": dict}[tag](pairs)
+        return Counter(dict(pairs)) if tag == "C" else OrderedDict(pairs) if tag == "O" else dict(pairs)
     if tag == "n":
         dtype, nested = body
         return arrays(dtype, inner(nested)) if arrays else inner(nested)
@@ -237,7 +237,7 @@ def refuse_colliding(keys: list) -> None:
 
 # Made once: json.dumps() and loads() set an encoder and a decoder up anew, which is most of the time of a small frame.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
-_from_json = json.JSONDecoder().scan_once
+_from_json = json.JSONDecoder().scan_once  # type: ignore[attr-defined] # the standard library's stubs do not know it
 
 
 def pack(message: Any) -> bytes:

@@ -97,10 +97,11 @@ def setns(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    what, where, kind_, data_ = (None if text is None else text.encode() for text in (source, target, kind, data))
     try:
-        call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, data and data.encode())
+        call("mount", what, where, kind_, flags, data_)
     except OSError as error:
-        raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno)}") from None
+        raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from None
 
 
 def unmount(target: str, flags: int = MNT_DETACH) -> None:
@@ -121,14 +122,6 @@ def prctl(option: int, *arguments: int) -> int:
 
 def prepared_mount(source: str, target: str, kind: str, flags: int, data: str) -> Prepared:
     return Prepared("mount", source.encode(), target.encode(), kind.encode(), flags, data.encode())
-
-
-def close_from(first: int) -> None:
-    """Closes every descriptor from `first` up."""
-    try:
-        call("close_range", first, 0xFFFFFFFF, 0)
-    except OSError:
-        os.closerange(first, 4096)  # kernels before 5.9
 
 
 def drop_capabilities() -> Prepared:

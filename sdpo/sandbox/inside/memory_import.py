@@ -40,7 +40,8 @@ class MemoryFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name not in self.modules:
             return None
-        return importlib.util.spec_from_loader(name, self, origin="memory", is_package=self.modules[name][1])
+        package = self.modules[name][1]  # the stubs know only loaders with `load_module`
+        return importlib.util.spec_from_loader(name, self, origin="memory", is_package=package)  # type: ignore[arg-type]
 
     def create_module(self, spec: object) -> None:
         """The ordinary kind of module."""

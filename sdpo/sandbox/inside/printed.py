@@ -38,7 +38,7 @@ class Printed:
             io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "backslashreplace", write_through=True)
             for raw in self._raw
         ]
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = self._streams
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc] # Final in the stubs
 
     def take(self) -> list[str] | None:
         """[standard output, standard error] since the last time; None when nothing was written."""

@@ -108,7 +108,7 @@ class RemoteObject:
         object.__setattr__(self, "_sdpo", (side, number))
 
     __getattr__ = remote_attribute
-    __doc__ = property(lambda self: remote_attribute(self, "__doc__"))  # type: ignore[assignment]
+    __doc__ = property(lambda self: remote_attribute(self, "__doc__"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _reference(self)[0].ask("call", [self, *args], kwargs)
@@ -116,10 +116,10 @@ class RemoteObject:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if remote_number(other) is None:
+        if (theirs := remote_number(other)) is None:
             return False
         side, number = _reference(self)
-        if {side.testimony.known[n].kind for n in (number, remote_number(other))} == {"member"}:
+        if {side.testimony.known[n].kind for n in (number, theirs)} == {"member"}:
             return False
         side.weak.append("two objects of the program were compared by the program")
         return bool(side.ask("eq", [self, other]))

@@ -143,7 +143,7 @@ class SolverSide:
         raise FrameError(f"unknown tag {tag!r:.20}")
 
     def ask_judge(self, operation: str, args: list, kwargs: dict | None = None) -> Any:
-        question = {"op": operation, "args": [self.encode(a) for a in args]}
+        question: dict[str, Any] = {"op": operation, "args": [self.encode(a) for a in args]}
         if kwargs:
             question["kwargs"] = {name: self.encode(value) for name, value in kwargs.items()}
         answer = self.link.ask(question)

@@ -132,9 +132,9 @@ def offer_usual_names() -> None:
 
 
 def set_streams() -> None:
-    sys.stdin = sys.__stdin__ = _streams[0]
-    sys.stdout = sys.__stdout__ = _streams[1]
-    sys.stderr = sys.__stderr__ = _streams[2]
+    sys.stdin = sys.__stdin__ = _streams[0]  # type: ignore[misc] # Final in the stubs
+    sys.stdout = sys.__stdout__ = _streams[1]  # type: ignore[misc] # Final in the stubs
+    sys.stderr = sys.__stderr__ = _streams[2]  # type: ignore[misc] # Final in the stubs
 
 
 def new_module(name: str, file: str = faults.FILE) -> types.ModuleType:

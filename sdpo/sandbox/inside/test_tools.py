@@ -198,7 +198,7 @@ class Capture:
 
 
 def fixture_value(name: str, scope: dict[str, Any]) -> Any:
-    maker = scope.get(name)
+    maker: Any = scope.get(name)
     if name == "capsys" and maker is None:
         return Capture()
     if not hasattr(maker, "sdpo_fixture"):

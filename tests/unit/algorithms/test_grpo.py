@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from sdpo.algorithms.grpo import Grpo, group_advantages
+from sdpo.algorithms.grpo import Grpo, advantages_of, group_advantages
 from sdpo.algorithms.rows import train_batch
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.policy_gradient import PolicyGradientLoss
@@ -31,9 +31,10 @@ def test_a_constant_group_or_a_single_sample_has_advantage_zero():
 
 
 def test_missing_rewards_are_excluded_not_zero():
-    assert group_advantages([1.0, None, 0.0], ["a"] * 3, False) == [0.5, None, -0.5]
-    scaled = group_advantages([1.0, None, 0.0], ["a"] * 3, True)
-    assert scaled[1] is None and scaled[0] == pytest.approx(1 / math.sqrt(2), rel=1e-5) and scaled[2] == -scaled[0]
+    groups = [group_of("a", 1.0, None, 0.0)]
+    assert advantages_of(groups, False) == [{0: 0.5, 2: -0.5}]
+    (scaled,) = advantages_of(groups, True)
+    assert scaled == {0: pytest.approx(1 / math.sqrt(2), rel=1e-5), 2: -scaled[0]}
 
 
 def test_advantage_without_scaling_is_reward_minus_mean():

@@ -29,8 +29,8 @@ def test_a_better_teacher_helps_and_the_gain_is_slope_times_gap():
 
 
 def test_the_gain_stays_between_accuracies_of_0_and_1():
-    assert expected_gain(_context(gap=0.8), 0.3) == (pytest.approx(0.528), pytest.approx(0.7))
-    assert expected_gain(_context(gap=-0.5), 0.1) == (pytest.approx(-0.1), pytest.approx(-0.1))
+    assert expected_gain(0.8, 0.3) == (pytest.approx(0.528), pytest.approx(0.7))
+    assert expected_gain(-0.5, 0.1) == (pytest.approx(-0.1), pytest.approx(-0.1))
 
 
 @pytest.mark.parametrize(
