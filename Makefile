@@ -39,7 +39,7 @@ help:
 	@echo "make test         the same set-up, then the tests"
 	@echo "make install      the set-up alone"
 	@echo "make smollm2      add the SmolLM2-135M weights that some recipes use"
-	@echo "make lint         ruff"
+	@echo "make lint         ruff and mypy"
 	@echo "make clean        remove .venv and caches"
 
 install: $(STAMP)
@@ -83,7 +83,8 @@ test: $(STAMP)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check .
+	@$(PY) -m mypy
 
 clean:
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
