@@ -53,7 +53,7 @@ def test_long_integers_go_in_and_out_as_text(code_grader):
 def test_a_row_with_a_long_integer_is_loaded_and_told_apart():
     row = f'{{"id": 1, "kind": "code", "response": "", "tests": {ROWS["JSON text"]}}}'
     assert _parse_line(row, "here")["tests"]["cases"][0] == {"args": [10**DIGITS], "expected": 10**DIGITS + 1}
-    assert read_line(row.encode())[0] == 1
+    assert read_line(row.encode(), 1)[0] == 1
     one, two = (Prompt("p", (), "code", {"expected": 10**DIGITS + i}) for i in range(2))
     assert fingerprint(one, "", False) != fingerprint(two, "", False) != fingerprint(two, "x", False)
     assert len(json.dumps(fingerprint(one, "", False).hex())) == 66
