@@ -54,8 +54,10 @@ def _with_streams(main: Callable[..., int]) -> int:
     output = _named_output()
     try:
         code = _outcome(main, None)
-    except SystemExit as stop:  # argparse
-        code = stop.code if isinstance(stop.code, int) else 0
+    except SystemExit as stop:  # argparse's holds a number; that of `sys.exit("why")` a last line
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
     try:
         sys.stdout.flush()
     except OutputLost as error:

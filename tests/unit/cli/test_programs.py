@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sdpo.cli.program import program
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[2] / "sdpo"
 STATES = {
@@ -93,3 +95,13 @@ def test_a_file_that_was_asked_for_is_named_by_its_option(module, arguments, nam
     (tmp_path / "answers.jsonl").write_text(json.dumps({"id": 1, "kind": "math", "response": "4", "gold": "4"}) + "\n")
     assert importlib.import_module(module).main(arguments) == 8
     assert capsys.readouterr().err == f"error: {named}: No space left on device\n"
+
+
+@pytest.mark.parametrize(("given", "code", "said"), [(None, 0, ""), (3, 3, ""), ("why", 1, "why\n"), ([], 1, "")])
+def test_an_exit_in_the_middle_means_what_it_means_in_python(given, code, said, monkeypatch, capsys):
+    @program
+    def main(argv=None):
+        sys.exit(given)
+
+    monkeypatch.setattr("sdpo.cli.program._occupy_standard_descriptors", lambda: None)  # pytest has its own
+    assert (main(), capsys.readouterr().err) == (code, said)
