@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -10,13 +11,18 @@ import ray
 from sdpo.errors import ClusterError, SdpoError
 
 
-def call_remote(worker: str, work: Callable[[], Any]) -> Any:
-    """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as ClusterError."""
+def call_remote(worker: str, work: Callable[[], Any], ranks: Sequence[Any] = ()) -> Any:
+    """Runs a remote call; an error of ours in a worker is raised here as itself, a dead worker as ClusterError.
+
+    ranks: the actors that meet in collectives. The others of a dead one see a broken connection, perhaps before anybody
+    misses it."""
     try:
         return work()
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, SdpoError | OSError):
             raise error.cause from error
+        with contextlib.suppress(ray.exceptions.GetTimeoutError):
+            call_remote(worker, lambda: ray.get([rank.ready.remote() for rank in ranks], timeout=10))
         raise
     except ray.exceptions.RayActorError as error:
         if isinstance(error.__cause__, SdpoError):

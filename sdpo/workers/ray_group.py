@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
@@ -40,10 +41,10 @@ class RayWorkers:
             RolloutRayWorker, rollout_pool(config, device, pool), device, "rollout", config, device, self._graders
         )
         if teacher:
-            self._call("teacher", self._teachers.ready)
-        self._call("actor", self._actors.ready)
-        self._call("rollout", self._rollouts.ready)
-        self._padded = self._call("actor", self._actors.prefix_sharing_unsupported)[0] is not None
+            self._call(self._teachers, self._teachers.ready)
+        self._call(self._actors, self._actors.ready)
+        self._call(self._rollouts, self._rollouts.ready)
+        self._padded = self._call(self._actors, self._actors.prefix_sharing_unsupported)[0] is not None
 
     def submit(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[ray.ObjectRef]:
         engines = self._rollouts.world_size
@@ -51,14 +52,14 @@ class RayWorkers:
         return self._rollouts.generate(shares, [plan] * engines)
 
     def collect(self, ticket: list[ray.ObjectRef]) -> list[Group]:
-        answers = self._call("rollout", lambda: ray.get(ticket))
+        answers = self._call(self._rollouts, lambda: ray.get(ticket))
         groups = [answers[i % len(answers)][i // len(answers)] for i in range(sum(map(len, answers)))]
         return self._versions.check(groups, self.policy_version)
 
     def update(self, batch: TrainBatch) -> StepReport:
         actor, ranks = self.config.actor_rollout_ref.actor, self._actors.world_size
         shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
-        report = self._call("actor", lambda: self._actors.update(shares))[0]
+        report = self._call(self._actors, lambda: self._actors.update(shares))[0]
         self._versions.updated(self.policy_version)
         self.policy_version = report.policy_version
         report.metrics.update(self._grading_metrics())
@@ -66,7 +67,7 @@ class RayWorkers:
 
     def _grading_metrics(self) -> dict[str, float]:
         """Sums over the engines and over the grader processes that are alive."""
-        answers = self._call("rollout", self._rollouts.grading_metrics)
+        answers = self._call(self._rollouts, self._rollouts.grading_metrics)
         for grader in self._graders:
             with contextlib.suppress(ray.exceptions.RayActorError):
                 answers.append(ray.get(grader.metrics.remote()))
@@ -74,19 +75,21 @@ class RayWorkers:
         return {name: sum(answer.get(name, 0.0) for answer in answers) for name in sorted(names)}
 
     def sync_weights(self) -> None:
-        folder = self._call("actor", lambda: self._actors.publish(self._weights_base))[0]
-        self._call("rollout", lambda: self._rollouts.load_weights(folder, self.policy_version))
+        folder = self._call(self._actors, lambda: self._actors.publish(self._weights_base))[0]
+        self._call(self._rollouts, lambda: self._rollouts.load_weights(folder, self.policy_version))
 
     def save(self, folder: str) -> None:
-        self._call("actor", lambda: self._actors.save(folder))
+        self._call(self._actors, lambda: self._actors.save(folder))
 
     def load(self, folder: str) -> None:
-        self.policy_version = self._call("actor", lambda: self._actors.load(folder))[0]
+        self.policy_version = self._call(self._actors, lambda: self._actors.load(folder))[0]
 
     def export(self, folder: str) -> None:
-        self._call("actor", lambda: self._actors.export(folder))
+        self._call(self._actors, lambda: self._actors.export(folder))
 
-    _call = staticmethod(call_remote)
+    @staticmethod
+    def _call(group: RayWorkerGroup, work: Callable[[], Any]) -> Any:
+        return call_remote(group.name_prefix.rstrip("_"), work, group.workers)
 
     def close(self) -> None:
         for base in filter(None, (self._weights_base, self._teacher_base)):

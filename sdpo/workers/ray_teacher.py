@@ -3,7 +3,6 @@ store, which is memory that the processes of a machine share."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -65,12 +64,7 @@ class RayServers:
         return lambda: self._wait(answers)
 
     def _wait(self, answers: list[ray.ObjectRef]) -> Any:
-        try:
-            return call_remote("teacher", lambda: ray.get(answers))
-        except ray.exceptions.RayTaskError:  # perhaps of a rank whose partner in a collective has died
-            with contextlib.suppress(ray.exceptions.GetTimeoutError):
-                call_remote("teacher", lambda: ray.get([handle.ready.remote() for handle in self._all], timeout=10))
-            raise
+        return call_remote("teacher", lambda: ray.get(answers), self._all)
 
 
 def serving(rank: int, world_size: int, servers: int) -> list[int]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import pytest
+import ray
 
 from sdpo.algorithms.registry import build_algorithm
 from sdpo.algorithms.rows import rows_of, train_batch
 from sdpo.config.compose import compose
+from sdpo.errors import ClusterError
 from sdpo.models.load import load_tokenizer
 from sdpo.records import MiniBatch, PolicyGradient, Sample, StepReport, TrainBatch, TrainRow
 from sdpo.reprompt.builder import RepromptBuilder
@@ -62,11 +66,24 @@ def inline() -> tuple[TrainBatch, list[StepReport]]:
     return batch, _two_updates(config, batch)
 
 
+def _broken_collective() -> None:
+    raise ray.exceptions.RayTaskError("update", "", RuntimeError("connection closed by peer"))
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ray_workers_take_the_steps_of_one_process_on_the_same_rollouts(inline, ranks):
+def test_ray_workers_take_the_steps_of_one_process_on_the_same_rollouts_and_a_death_is_named(inline, ranks):
     batch, expected = inline
     config = _config("cluster=ray", "actor_rollout_ref.rollout.name=hf", f"trainer.n_gpus_per_node={ranks}")
-    reports = _two_updates(config, batch)
+    workers = start_workers(config, "cpu", 10)
+    try:
+        reports = [workers.update(batch), workers.update(batch)]
+        last = workers._actors.workers[-1]  # of two ranks, the other sees a broken collective
+        os.kill(ray.get(last.__ray_call__.remote(lambda worker: os.getpid())), signal.SIGKILL)
+        for work in (lambda: workers.update(batch), _broken_collective):  # whichever is heard of first
+            with pytest.raises(ClusterError, match="the actor process died"):
+                workers._call(workers._actors, work)
+    finally:
+        workers.close()
     assert [r.policy_version for r in reports] == [1, 2]
     rows = {(row.prompt_uid, row.sample_index) for row in batch.mini_batches[0].rows}
     for version, report in enumerate(reports):  # lines for tokens.jsonl come with the report of the first rank
