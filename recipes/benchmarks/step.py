@@ -74,7 +74,7 @@ class Trainer:
     def _time_parts(self) -> None:
         wrap = self.clock.wrap
         wrap(self.actor.student, "scores", "student forward")
-        wrap(self.actor, "loss", "heads, loss and its gradient")
+        wrap(type(self.actor.loss), "__call__", "heads, loss and its gradient")
         wrap(self.actor.optimizer, "step", "optimizer")
         if self.actor.teacher is not None:
             wrap(self.actor.teacher, "scores", "teacher forward")
@@ -125,7 +125,7 @@ class Trainer:
         passes = [side_tokens(micro_batch.rows) for share in shares[0] for micro_batch in share.micro_batches]
         return {
             "prompt": sum(map(len, self.prompt_ids)),
-            "response": sum(mini.tokens for mini in batch.mini_batches),
+            "response": sum(len(row.policy_ids) for mini in batch.mini_batches for row in mini.rows),
             "student": sum(student for student, _ in passes),
             "teacher": sum(teacher for _, teacher in passes),
         }

@@ -7,7 +7,7 @@ read once, and rows leave the batch as they finish.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from sdpo.errors import ConfigError, RolloutError, first_line, problem
 from sdpo.models.dropout import evaluating
 from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
-from sdpo.rollout.engine_thread import EngineThread
+from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.few_rows import turned_products
 from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
 from sdpo.rollout.noise import RequestStreams
@@ -38,7 +38,7 @@ class HfEngine:
         self.max_model_len = max_model_len
         self._batch_size = batch_size
         self.policy_version = -1
-        self._thread = EngineThread(self._serve)
+        self._loop = EngineLoop(self._serve)
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """See `RolloutEngine.generate`. What waits is drawn in its order, `batch_size` at a time."""
@@ -46,33 +46,35 @@ class HfEngine:
         if not 1 <= len(request.prompt_ids) < self.max_model_len:
             allowed = f"1 to {self.max_model_len - 1} tokens"
             raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
-        return await self._thread.generate(request)
+        return await self._loop.generate(request)
 
     async def load_weights(self, folder: str, version: int) -> None:
         """See `RolloutEngine.load_weights`."""
         module = self._alive()
-        await self._thread.call(lambda: load_into(module, transport_of(folder).receive(folder, version)))
+        await self._loop.call(lambda: load_into(module, transport_of(folder).receive(folder, version)))
         self.policy_version = version
 
     async def rest(self) -> None:
-        await self._thread.call(bool)  # comes behind the last batch
+        await self._loop.call(bool)  # comes behind the last batch
 
     def close(self) -> None:
         self._module = None
-        self._thread.close()
+        self._loop.close()
 
     def _alive(self) -> nn.Module:
         if self._module is None:
             raise RolloutError("the engine is closed; make a new one")
         return self._module
 
-    def _serve(self, thread: EngineThread) -> None:
+    def _serve(self, loop: EngineLoop) -> Generator[None]:
         module = self._alive()
-        with evaluating(module), turned_products(module), torch.no_grad():
-            while requests := thread.take(self._batch_size):
-                self._generate_batch(module, requests, thread)
+        with evaluating(module), turned_products(module):
+            while requests := loop.take(self._batch_size):
+                yield from self._generate_batch(module, requests, loop)
 
-    def _generate_batch(self, module: nn.Module, requests: Sequence[GenerationRequest], thread: EngineThread) -> None:
+    def _generate_batch(
+        self, module: nn.Module, requests: Sequence[GenerationRequest], loop: EngineLoop
+    ) -> Generator[None]:
         device = next(module.parameters()).device
         with _of_the_model(module):
             batch, logits = _read_prompts(module, requests, device)
@@ -85,8 +87,9 @@ class HfEngine:
                 row.log_probs.append(log_prob)
             for row in rows:
                 if row.finished:
-                    thread.deliver(row.request, row.generation())
-            running = [i for i, row in enumerate(rows) if not row.finished and thread.wanted(row.request)]
+                    loop.deliver(row.request, row.generation())
+            yield
+            running = [i for i, row in enumerate(rows) if not row.finished and loop.wanted(row.request)]
             if not running:
                 return
             with _of_the_model(module):
@@ -184,7 +187,8 @@ def _read_prompts(
 def _of_the_model(module: nn.Module) -> Iterator[None]:
     """Families differ in what positions and a cache are to them; what their code raises is said in one line."""
     try:
-        yield
+        with torch.no_grad():  # here, and not around the steps, between which others have their turn
+            yield
     except Exception as error:  # whatever that code raises
         why = f"{type(module).__name__} cannot generate here: {type(error).__name__}: {first_line(error)}"
         raise RolloutError(

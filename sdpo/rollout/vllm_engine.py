@@ -1,6 +1,6 @@
 """vLLM behind the engine protocol, in this process: for CPUs, where that is a good deal faster than a process apart.
 
-Its step loop runs in a thread (`engine_thread`): new requests join between two steps, and each response is handed on in
+Its steps run in the event loop (`engine_loop`): new requests join between two steps, and each response is handed on in
 the step in which it finishes.
 """
 
@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -21,7 +21,7 @@ from sdpo.config.schema import RolloutConfig
 from sdpo.errors import ConfigError, ModelError, RolloutError, problem
 from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
-from sdpo.rollout.engine_thread import EngineThread
+from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.vllm_settings import engine_arguments, prepare_environment, sampling_arguments
 from sdpo.weights.coverage import check_coverage
 from sdpo.weights.version import check_version
@@ -69,7 +69,7 @@ class VllmEngine:
         logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # says at import that a CPU has no Triton
         with _process_state_kept():
             self._engine = self._start(config, engine_options or {})
-        self._thread = EngineThread(self._serve)
+        self._loop = EngineLoop(self._serve)
 
     @property
     def policy_version(self) -> int:
@@ -78,44 +78,44 @@ class VllmEngine:
     async def generate(self, request: GenerationRequest) -> Generation:
         """See `RolloutEngine.generate`. A response ends with "length" where `max_model_len` is reached."""
         self._alive()
-        self._sampling(request)  # refused here, and not in the thread, where it would end the others
-        return await self._thread.generate(request)
+        self._sampling(request)  # refused here, and not while serving, where it would end the others
+        return await self._loop.generate(request)
 
     async def load_weights(self, folder: str, version: int) -> None:
         """See `RolloutEngine.load_weights`. Cached prefixes of the old weights are dropped in the same call."""
         self._alive()
-        await self._thread.call(self._load, folder, version)
+        await self._loop.call(self._load, folder, version)
 
     async def rest(self) -> None:
-        await self._thread.call(self._sleep)
+        await self._loop.call(self._sleep)
 
-    def _serve(self, thread: EngineThread) -> None:
+    def _serve(self, loop: EngineLoop) -> Generator[None]:
         from vllm import SamplingParams
         from vllm.inputs.engine import tokens_input
 
         engine = self._alive()
         self._wake()
         running: dict[str, tuple[str, GenerationRequest]] = {}  # by our id: vLLM's own, and the request
-        with _rng_kept():
-            try:
-                while True:
-                    new = thread.take()
-                    gone = [name for name, (_, request) in running.items() if not thread.wanted(request)]
-                    if gone:  # before a new one of the same name
-                        engine.abort_request([running.pop(name)[0] for name in gone], internal=True)
-                    for request in new:
-                        parameters = SamplingParams(**self._sampling(request))
-                        prompt = tokens_input(list(request.prompt_ids))
-                        inner = engine.add_request(request.request_id, prompt, parameters)
-                        running[request.request_id] = inner, request
-                    if not running and not gone:
-                        return
-                    for output in self._step():  # also the one that takes leave of those given up
-                        _, request = running.pop(output.request_id)
-                        thread.deliver(request, generation_of(output, request.sampling.log_probs))
-            finally:
-                if running and self._engine is not None:
-                    engine.abort_request([inner for inner, _ in running.values()], internal=True)
+        try:
+            while True:
+                new = loop.take()
+                gone = [name for name, (_, request) in running.items() if not loop.wanted(request)]
+                if gone:  # before a new one of the same name
+                    engine.abort_request([running.pop(name)[0] for name in gone], internal=True)
+                for request in new:
+                    parameters = SamplingParams(**self._sampling(request))
+                    prompt = tokens_input(list(request.prompt_ids))
+                    inner = engine.add_request(request.request_id, prompt, parameters)
+                    running[request.request_id] = inner, request
+                if not running and not gone:
+                    return
+                for output in self._step():  # also the one that takes leave of those given up
+                    _, request = running.pop(output.request_id)
+                    loop.deliver(request, generation_of(output, request.sampling.log_probs))
+                yield
+        finally:
+            if running and self._engine is not None:
+                engine.abort_request([inner for inner, _ in running.values()], internal=True)
 
     def _load(self, folder: str, version: int) -> None:
         engine = self._alive()
@@ -133,7 +133,7 @@ class VllmEngine:
         self._sleep()
 
     def close(self) -> None:
-        self._thread.close()
+        self._loop.close()
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -173,7 +173,8 @@ class VllmEngine:
 
     def _step(self) -> Iterator[Any]:
         try:
-            outputs = self._engine.step()
+            with _rng_kept():  # here, and not around the steps, between which others have their turn
+                outputs = self._engine.step()
         except FAILURES as error:
             self._engine = None
             raise RolloutError(f"vLLM failed while generating: {type(error).__name__}: {error}") from error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 import torch
@@ -96,9 +97,9 @@ def test_a_finished_response_is_handed_on_while_others_still_run_and_nobody_wait
 def test_what_waits_is_drawn_together_and_what_comes_later_next(llama, monkeypatch):
     batches, real = [], HfEngine._generate_batch
 
-    def record(self, module, requests, thread):
+    def record(self, module, requests, loop):
         batches.append([request.request_id for request in requests])
-        real(self, module, requests, thread)
+        return real(self, module, requests, loop)
 
     monkeypatch.setattr(HfEngine, "_generate_batch", record)
 
@@ -114,6 +115,34 @@ def test_what_waits_is_drawn_together_and_what_comes_later_next(llama, monkeypat
     found = [generation.request_id for generation in asyncio.run(run())]
     assert found == [f"{name}2" for name in PROMPTS]
     assert batches[0] == ["a", "b", "c"] and sorted(sum(batches, [])) == sorted([*PROMPTS, *found])
+
+
+def test_steps_run_in_the_thread_that_asks_and_others_have_their_turn_between_them_with_gradients(llama):
+    """A second thread that computes has OpenMP threads of its own, and slows down whatever else computes here."""
+    threads, turns, forward = set(), [], llama.forward
+
+    def watched(*args, **kwargs):
+        threads.add(threading.get_ident())
+        turns.append("step")
+        return forward(*args, **kwargs)
+
+    async def beside():
+        for _ in range(5):
+            turns.append(torch.is_grad_enabled())
+            await asyncio.sleep(0)
+
+    async def run():
+        engine = HfEngine(llama, (), 200)
+        await asyncio.gather(beside(), *map(engine.generate, requests(max_tokens=5)))
+
+    llama.forward = watched
+    try:
+        asyncio.run(run())
+    finally:
+        del llama.forward
+    assert threads == {threading.get_ident()}
+    first = turns.index("step")
+    assert "step" in turns[first + 1 :] and True in turns[first:] and False not in turns
 
 
 def test_the_model_length_limits_a_response_and_refuses_a_prompt_without_room(llama):
