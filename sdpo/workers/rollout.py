@@ -57,6 +57,12 @@ def training_plan(config: Config, step: int) -> SamplingPlan:
     )
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a task has raised and nobody has asked for. A signal needs no asking: it has left the loop by itself."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
+
+
 @dataclass(frozen=True)
 class RenderedPrompt:
     """One prompt, rendered."""
@@ -78,6 +84,7 @@ class RolloutWorker:
         self.engine = build_engine(config, device, module)
         self._drawing = asyncio.Lock()  # weights do not change under a response
         self._runner = asyncio.Runner()
+        self._runner.get_loop().set_exception_handler(_report)
 
     def generate(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """`draw` for a caller without an event loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from sdpo.environments.episode import Episode
 from sdpo.errors import ConfigError, RolloutError
 from sdpo.records import Grade, GradeStatus, Prompt
 from sdpo.rollout.engine import Generation
+from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.scripted import ScriptedEngine
 from sdpo.training.metrics import train_metrics
 from sdpo.workers import rollout
@@ -214,3 +216,36 @@ def test_an_environment_is_found_by_name_and_in_a_file_and_one_that_is_none_is_o
         with pytest.raises(ConfigError, match=ENVIRONMENT) as refused:
             environment_maker(compose(overrides))
         assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", ["engine", "environment", "grader"])
+def test_a_signal_leaves_the_event_loop_once_and_no_task_reports_it_again(place, draw, monkeypatch, caplog):
+    def reached(here):
+        if here == place:
+            raise KeyboardInterrupt
+
+    def serve(loop):
+        while taken := loop.take(limit=1):
+            yield
+            reached("engine")
+            loop.deliver(taken[0], Generation(taken[0].request_id, [1], [-1.0], "length"))
+
+    async def grade(self, prompt, text, truncated):
+        reached("grader")
+        return Grade(GradeStatus.OK, 1.0)
+
+    class Plain:
+        async def run(self, prompt, policy, grade):
+            answer = await policy.reply()
+            reached("environment")
+            return Episode(answer, await grade(answer))
+
+    loop = EngineLoop(serve)
+    monkeypatch.setattr(ScriptedEngine, "generate", lambda self, request: loop.generate(request))
+    monkeypatch.setattr(Graders, "grade", grade)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        draw(Plain)
+    stopped.value.__traceback__ = None  # it holds the tasks, which say what nobody asked for when they go
+    del stopped
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
