@@ -123,6 +123,7 @@ class Sample:
     turns: list[Turn] = field(default_factory=list)  # of an episode of several; empty: the response follows the prompt
     sequences: list[list[int]] = field(default_factory=list)  # its tokens as the engine saw them; more than one: forks
     staleness: int = 0  # rollout batches that the actor has learned from since it was drawn
+    kl: float = 0.0  # nats over its tokens, estimated, of the policy against the reference; 0: not asked for
 
     @property
     def truncated(self) -> bool:

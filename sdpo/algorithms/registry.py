@@ -37,6 +37,7 @@ class Descriptor:
     components: tuple[str, ...]
     implementation: str  # module:class, made with (config, reprompt builder)
     compares_group: bool  # does a reward say nothing without the others of its group
+    sequence_ratio: bool = False  # is PPO's ratio that of the response (GSPO) instead of each token's
 
     @property
     def needs_teacher(self) -> bool:
@@ -48,6 +49,9 @@ ALGORITHMS = {
     for descriptor in (
         Descriptor("sdpo", "SDPO", ("distillation",), "sdpo.algorithms.sdpo:Sdpo", compares_group=False),
         Descriptor("vanilla", "GRPO", ("policy_gradient",), "sdpo.algorithms.grpo:Grpo", compares_group=True),
+        Descriptor(
+            "gspo", "GSPO", ("policy_gradient",), "sdpo.algorithms.grpo:Grpo", compares_group=True, sequence_ratio=True
+        ),
         Descriptor(
             "srpo", "SRPO", ("distillation", "policy_gradient"), "sdpo.algorithms.srpo:Srpo", compares_group=False
         ),

@@ -6,11 +6,11 @@ normalisation is over all routed tokens: the root configuration sets `loss_norma
 
 from __future__ import annotations
 
-from sdpo.algorithms.grpo import advantages_of, constant_group_frac
-from sdpo.algorithms.rows import fraction, is_success, rows_of
+from sdpo.algorithms.grpo import advantages_of, constant_group_frac, policy_rows
+from sdpo.algorithms.rows import fraction, is_success, rows_of, weighted
 from sdpo.algorithms.sdpo import Reprompted, RepromptSource
 from sdpo.config.schema import Config
-from sdpo.records import Group, PolicyGradient, Reprompt, RoutedRows, TrainRow
+from sdpo.records import Group, Reprompt, RoutedRows, TrainRow
 
 
 class Srpo:
@@ -27,9 +27,9 @@ class Srpo:
 
     def route(self, groups: list[Group], step: int) -> RoutedRows:
         told = Reprompted(self.reprompts, groups, step)
-        advantages = advantages_of(groups, self.config.algorithm.norm_adv_by_std_in_grpo)
+        advantages = advantages_of(groups, self.config)
         rows = [self._rows(*parts) for parts in zip(groups, told.by_group, advantages, strict=True)]
-        flat = [row for group in rows for row in group]
+        flat = [row for group in rows for row in group if weighted(row)]
         metrics = {
             "srpo/distilled_frac": fraction(sum(bool(row.distillation) for row in flat), len(flat)),
             "grpo/zero_advantage_group_frac": constant_group_frac(advantages),
@@ -44,6 +44,6 @@ class Srpo:
                 continue
             if reprompt is not None and not is_success(sample, self.threshold):
                 rows += rows_of(sample, reprompt)
-            elif any(advantages.values()):
-                rows += rows_of(sample, policy_gradient=PolicyGradient(advantages[sample.index]))
+            else:
+                rows += policy_rows(sample, advantages, self.config.actor_rollout_ref.actor.use_kl_loss)
         return rows

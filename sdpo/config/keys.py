@@ -35,6 +35,10 @@ RENAMED = {
     f"{_MODEL}.lora.alpha": f"{_MODEL}.lora_alpha",
     f"{_ROLLOUT}.prompt_length": "data.max_prompt_length",
     f"{_ROLLOUT}.response_length": "data.max_response_length",
+    **{
+        f"reward.reward_kwargs.overlong_buffer_cfg.{name}": f"reward_model.overlong_buffer.{name}"
+        for name in ("enable", "len", "penalty_factor")
+    },
     "reward.custom_reward_function.path": "custom_reward_function.path",
     "reward.custom_reward_function.name": "custom_reward_function.name",
 }
@@ -51,11 +55,11 @@ class Settled:
 
 _BUDGET = "the actor's token budget is used"
 _OFFLOAD = f"for parameters and optimizer in CPU memory set {_FSDP}.offload_policy=true"
-_NO_PENALTY = "there is no reference-policy penalty"
 _OWN_CHOICE = "left to the engine"
 _IN_SAMPLES = "prompts and responses are always in samples.jsonl; see trainer.log_samples"
 
 SETTLED = {
+    "data.gen_batch_size": Settled("data.train_batch_size prompts are drawn at a time", (None,)),
     "data.truncation": Settled("prompts are never cut; see data.filter_overlong_prompts", ("error",)),
     "data.reward_fn_key": Settled("rows name their grader in the column data_source", ("data_source",)),
     "data.return_raw_chat": Settled("prompts always stay chat messages"),
@@ -74,8 +78,6 @@ SETTLED = {
     f"{_ACTOR}.shuffle": Settled("rows keep their order in every pass", (False,)),
     f"{_ACTOR}.data_loader_seed": Settled("rows keep their order in every pass"),
     f"{_ACTOR}.use_torch_compile": Settled("the actor is not compiled"),
-    f"{_ACTOR}.kl_loss_coef": Settled(_NO_PENALTY),
-    f"{_ACTOR}.kl_loss_type": Settled(_NO_PENALTY),
     f"{_FSDP}.param_offload": Settled(_OFFLOAD, (False,)),
     f"{_FSDP}.model_dtype": Settled("master weights are float32", ("fp32", "float32")),
     f"{_FSDP}.forward_prefetch": Settled("only for FSDP1", (False,)),
@@ -96,13 +98,20 @@ SETTLED = {
     f"{_REF}.log_prob_max_token_len_per_gpu": Settled(_BUDGET),
     "algorithm.gamma": Settled("outcome rewards have no discount", (1,)),
     "algorithm.lam": Settled("there is no critic", (1,)),
-    "algorithm.kl_penalty": Settled(_NO_PENALTY),
-    "algorithm.kl_ctrl": Settled(_NO_PENALTY),
+    "algorithm.kl_ctrl.horizon": Settled("the price of a nat does not move"),
+    "algorithm.kl_ctrl.target_kl": Settled("the price of a nat does not move"),
     "algorithm.use_pf_ppo": Settled("not supported", (False,)),
-    "algorithm.filter_groups.enable": Settled("groups without a signal are not sampled again", (False,)),
     "critic": Settled("there is no critic"),
     "reward_model.enable": Settled("rewards come from graders; see custom_reward_function", (False, None)),
-    "reward_model": Settled("rewards come from graders; see custom_reward_function"),
+    **{
+        f"reward_model.{name}": Settled("rewards come from graders; see custom_reward_function")
+        for name in (
+            "enable_resource_pool", "n_gpus_per_node", "nnodes", "strategy", "model", "micro_batch_size",
+            "micro_batch_size_per_gpu", "max_length", "use_dynamic_bsz", "forward_max_token_len_per_gpu",
+            "reward_manager", "reward_kwargs", "launch_reward_fn_async", "sandbox_fusion", "num_workers",
+            "use_reward_loop", "rollout",
+        )  # fmt: skip
+    },
     "trainer.critic_warmup": Settled("there is no critic", (0,)),
     "trainer.balance_batch": Settled("ranks are always balanced by tokens", (True,)),
     "trainer.log_val_generations": Settled(_IN_SAMPLES),

@@ -101,7 +101,7 @@ class SelfDistillationConfig:
 
 @dataclass
 class PolicyLossConfig:
-    loss_mode: str = "sdpo"  # the algorithm: sdpo | vanilla (GRPO's clipped policy gradient) | srpo (both, routed)
+    loss_mode: str = "sdpo"  # the algorithm: sdpo | vanilla (GRPO's clipped policy gradient) | gspo (the same with the response's ratio) | srpo (distillation and policy gradient, routed)
 
 
 @dataclass
@@ -122,7 +122,9 @@ class ActorConfig:
     clip_ratio_high: float | None = 0.28  # null: clip_ratio
     clip_ratio_c: float = 3.0  # dual clip for negative advantages
     entropy_coeff: float = 0.0  # entropy bonus
-    use_kl_loss: bool = False  # only false: no reference-policy penalty
+    use_kl_loss: bool = False  # penalty for leaving the policy that the run started from, on policy-gradient rows
+    kl_loss_coef: float = 0.001  # its weight
+    kl_loss_type: str = "low_var_kl"  # its estimator: low_var_kl (k3) | mse (k2) | abs | kl+ (k1+) | low_var_kl+ (k3+); + has the value of one and the gradient of k2, that of the KL itself
 
 
 @dataclass
@@ -189,11 +191,39 @@ class RolloutCorrectionConfig:
 
 
 @dataclass
+class KlCtrlConfig:
+    type: str = "fixed"  # only fixed
+    kl_coef: float = 0.001  # what a nat costs
+
+
+@dataclass
+class FilterGroupsConfig:
+    enable: bool = False  # draw more prompts until data.train_batch_size groups differ in `metric`; only those are trained on (DAPO)
+    metric: str = "acc"  # acc (successes) | seq_reward (rewards)
+    max_num_gen_batches: int = 10  # rollout batches per step at most; what there is then is trained on; 0: no limit
+
+
+@dataclass
 class AlgorithmConfig:
-    adv_estimator: str = "grpo"  # only grpo
+    adv_estimator: str = "grpo"  # what a reward is compared with: grpo (mean of its group) | rloo (mean of the others)
     norm_adv_by_std_in_grpo: bool = False  # divide the group's advantage by its standard deviation
-    use_kl_in_reward: bool = False  # only false
+    use_kl_in_reward: bool = False  # take kl_ctrl.kl_coef for each nat away from the policy that the run started from off the reward, before the advantages
+    kl_penalty: str = "kl"  # its estimator: kl (k1) | abs | mse (k2) | low_var_kl (k3)
+    kl_ctrl: KlCtrlConfig = field(default_factory=KlCtrlConfig)  # its price
+    filter_groups: FilterGroupsConfig = field(default_factory=FilterGroupsConfig)  # resampling of groups without a difference
     rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)  # sampler mismatch
+
+
+@dataclass
+class OverlongBufferConfig:
+    enable: bool = False  # take points off long responses, before the advantages (DAPO)
+    len: int = 4096  # the last so many tokens before data.max_response_length cost more and more
+    penalty_factor: float = 1.0  # what the longest response loses
+
+
+@dataclass
+class RewardModelConfig:
+    overlong_buffer: OverlongBufferConfig = field(default_factory=OverlongBufferConfig)  # penalty for length
 
 
 @dataclass
@@ -264,6 +294,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)  # problems and lengths
     actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)  # policy, update, generation, teacher
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)  # advantages and corrections
+    reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)  # what is taken off a reward
     custom_reward_function: CustomRewardFunctionConfig = field(default_factory=CustomRewardFunctionConfig)  # your own grader
     grading: GradingConfig = field(default_factory=GradingConfig)  # sandbox and feedback
     trainer: TrainerConfig = field(default_factory=TrainerConfig)  # length, machines, log, checkpoints

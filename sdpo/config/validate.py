@@ -148,18 +148,39 @@ def _check_teacher_dtype(config: Config) -> None:
 
 def _check_policy_gradient(config: Config) -> None:
     actor, descriptor = config.actor_rollout_ref.actor, descriptor_of(config)
-    if actor.use_kl_loss:
-        fix = "the clip ratios, and SDPO's teacher, keep the policy near; set it to false"
-        raise _refuse(f"{_ACTOR}.use_kl_loss", True, "false: there is no reference-policy penalty", fix)
-    if config.algorithm.use_kl_in_reward:
-        allowed = "false: rewards are the grader's alone"
-        raise _refuse("algorithm.use_kl_in_reward", True, allowed, "set it to false")
+    if actor.use_kl_loss and "policy_gradient" not in descriptor.components:
+        fix = "its teacher keeps the policy near (self_distillation.teacher_regularization)"
+        raise _refuse(f"{_ACTOR}.use_kl_loss", True, f"false with loss_mode={descriptor.name}", fix)
+    if config.algorithm.adv_estimator == "rloo" and config.algorithm.norm_adv_by_std_in_grpo:
+        raise _refuse(
+            "algorithm.norm_adv_by_std_in_grpo", True, "false with adv_estimator=rloo", "RLOO does not divide"
+        )
+    shaped = {
+        "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+        "reward_model.overlong_buffer.enable": config.reward_model.overlong_buffer.enable,
+        "algorithm.filter_groups.enable": config.algorithm.filter_groups.enable and not descriptor.compares_group,
+    }
+    for field, wanted in shaped.items():
+        if wanted and ("policy_gradient" not in descriptor.components or "filter" in field):
+            allowed = f"false with loss_mode={descriptor.name}"
+            raise _refuse(field, True, allowed, "it is about rewards that are compared within a group")
+    _check_shaping(config)
     if descriptor.compares_group and config.actor_rollout_ref.rollout.n < 2:
         allowed = f"at least 2 with loss_mode={descriptor.name}"
         raise _refuse(f"{_ROLLOUT}.n", 1, allowed, "one response has no group to compare with")
     low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
     if low >= 1:
         raise _refuse(f"{_ACTOR}.clip_ratio_low", low, "a number in (0, 1)", "the probability ratio is never below 0")
+
+
+def _check_shaping(config: Config) -> None:
+    buffer, longest = config.reward_model.overlong_buffer, config.data.max_response_length
+    if buffer.enable and buffer.len > longest:
+        allowed = f"at most data.max_response_length={longest}"
+        raise _refuse("reward_model.overlong_buffer.len", buffer.len, allowed, "else every response is punished")
+    if config.algorithm.filter_groups.enable and config.actor_rollout_ref.rollout.max_staleness:
+        allowed = "0 with algorithm.filter_groups.enable"
+        raise _refuse(f"{_ROLLOUT}.max_staleness", 1, allowed, "how many prompts a step takes is known only then")
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------

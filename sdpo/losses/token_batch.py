@@ -33,6 +33,7 @@ class TokenBatch:
     max_response_length: int  # tokens; normaliser of seq-mean-token-sum-norm
     old_log_probs: torch.Tensor | None = None  # [N] float32, policy at the start of the update; None: the current
     sampler_log_probs: torch.Tensor | None = None  # [N] float32, from the inference engine; None: not recorded
+    reference_log_probs: torch.Tensor | None = None  # [N] float32, of the policy that the run started from; None: no KL
     advantages: torch.Tensor | None = None  # [N] float32
     micro_batches: torch.Tensor | None = None  # [R, 3] float64, each row's `MicroBatchShare`; None: all rows are of one
     places: torch.Tensor | None = None  # [N] int64, where they are among all policy tokens; None: those are all

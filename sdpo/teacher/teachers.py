@@ -156,6 +156,13 @@ class TrustRegionTeacher(FrozenTeacher):
         return InterpolatedScores(reference, score_in_eval_mode(self.student, side), self.rate)
 
 
+def build_reference(teacher: Teacher | None, copy: Callable[[], PolicyModule]) -> FrozenTeacher:
+    """The policy that the run started from; a teacher that holds those weights lends them."""
+    if isinstance(teacher, FrozenTeacher) and not isinstance(teacher, EmaTeacher):
+        return FrozenTeacher(teacher.module)
+    return FrozenTeacher(copy())
+
+
 def build_teacher(config: SelfDistillationConfig, student: PolicyModule, copy: Callable[[], PolicyModule]) -> Teacher:
     """The teacher that the configuration names. `copy()` makes a second module with the initial weights; only the
     kinds that hold weights of their own call it."""

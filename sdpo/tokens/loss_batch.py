@@ -17,11 +17,12 @@ def loss_batch(
     rows: Sequence[TrainRow],
     denominators: Mapping[str, Denominators],
     max_response_length: int,
-    old_log_probs: Tensor | None = None,
     device: torch.device | str = "cpu",
+    old_log_probs: Tensor | None = None,
+    reference_log_probs: Tensor | None = None,
 ) -> LossBatch:
-    """`denominators`: those of the whole optimizer step (`MiniBatch.denominators`). `old_log_probs`: float [N], of all
-    policy tokens in the order of the rows. Sampler log-probs are used when every row has them.
+    """`denominators`: those of the whole optimizer step (`MiniBatch.denominators`). Log-probs: float [N], of all
+    policy tokens in the order of the rows. Those of the sampler are used when every row has them.
 
     Raises DataError for log-probs, weights or advantages that are not one per token.
     """
@@ -47,6 +48,7 @@ def loss_batch(
             max_response_length=max_response_length,
             old_log_probs=None if old_log_probs is None else old_log_probs[chosen],
             sampler_log_probs=None if sampler is None else sampler[chosen],
+            reference_log_probs=None if reference_log_probs is None else reference_log_probs[chosen],
             advantages=torch.tensor(found.advantages, dtype=torch.float32, device=device) if found.advantages else None,
             places=places,
             micro_batches=_micro_batches(rows, device) if component == "distillation" else None,

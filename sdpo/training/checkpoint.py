@@ -20,13 +20,14 @@ CONFIG = "resolved_config.yaml"  # the settings it was written with
 
 @dataclass(frozen=True)
 class TrainerState:
-    """The controller's part of a checkpoint. The data cursor is `step` alone: the order is a pure function of it."""
+    """The controller's part of a checkpoint. Data cursor is `drawn` or `step`: the order is a pure function of it."""
 
     step: int
     policy_version: int
     samples: int  # responses generated so far
     best: dict[str, Any] | None = None  # {"metric", "step", "value"} of the best validation, if the run keeps it
     unvalidated: bool = False  # written on a signal that came into the validation of this step
+    drawn: int | None = None  # rollout batches so far; None: as many as steps
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no run has written."""

@@ -25,6 +25,7 @@ from sdpo.training.evaluate import validate
 from sdpo.training.metrics import train_metrics
 from sdpo.training.rollouts import DRAWN_AHEAD, Rollouts
 from sdpo.training.run_folder import checkpoints_of
+from sdpo.training.shaping import note_kl, shaping_metrics
 from sdpo.workers.group import Workers
 from sdpo.workers.rollout import RenderedPrompt
 
@@ -53,7 +54,8 @@ class TrainingLoop:
         self.checkpoints = checkpoints_of(config)
         self.best = BestModel(config, workers.export, state.best, log.note)
         self.alarms = Alarms(config, total_steps, log.warn)
-        self.rollouts = Rollouts(config, workers, self._jobs, total_steps)
+        drawn = state.step if state.drawn is None else state.drawn
+        self.rollouts = Rollouts(config, workers, self._jobs, total_steps, drawn)
         if drawn_ahead is not None:
             self.rollouts.load(drawn_ahead, state.step + 1)
 
@@ -81,9 +83,13 @@ class TrainingLoop:
 
     def _train_step(self, step: int) -> None:
         with self.timer("rollout"):
-            groups = self.rollouts.take(step)
-        routed = self.algorithm.route(groups, step)
-        batch = train_batch(groups, routed, self.config.actor_rollout_ref.actor)
+            groups, kept = self.rollouts.take_enough(step)
+        if self.config.algorithm.use_kl_in_reward:
+            with self.timer("update"):
+                note_kl(kept, self.workers)
+        routed = self.algorithm.route(kept, step)
+        batch = train_batch(kept, routed, self.config.actor_rollout_ref.actor)
+        batch.metrics |= shaping_metrics(kept, groups, self.config)
         self.log.samples(step, groups, batch.reprompts, phase="train")
         self._stop_if_grading_is_down(groups)
         metrics: dict[str, float] = {}
@@ -166,9 +172,9 @@ class TrainingLoop:
         except (SdpoError, OSError) as error:
             self.log.warn(str(error))
 
-    def _jobs(self, step: int) -> list[RenderedPrompt]:
+    def _jobs(self, batch: int) -> list[RenderedPrompt]:
         assert self.order is not None  # the run trains
-        return [self.train_jobs[i] for i in self.order.batch(step)]
+        return [self.train_jobs[i] for i in self.order.batch(batch)]
 
     def _timing(self, groups: list[Group]) -> dict[str, float]:
         timing = self.timer.step_metrics()
@@ -201,7 +207,10 @@ class TrainingLoop:
             )
 
     def _save(self) -> None:
-        state = TrainerState(self.step, self.workers.policy_version, self.samples, self.best.best, self.unvalidated)
+        drawn = self.rollouts.drawn if self.config.algorithm.filter_groups.enable else None
+        state = TrainerState(
+            self.step, self.workers.policy_version, self.samples, self.best.best, self.unvalidated, drawn
+        )
         keep = self.config.trainer.max_actor_ckpt_to_keep
 
         def write(actor: str) -> None:

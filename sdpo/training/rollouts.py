@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sdpo.algorithms.rows import REWARD_TOLERANCE, is_success, usable
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
 from sdpo.records import Grade, GradeStatus, Group, Sample, TestOutcome, Turn
@@ -18,10 +19,19 @@ DRAWN_AHEAD = "drawn_ahead.jsonl"  # of a checkpoint: samples that weights drew 
 
 
 class Rollouts:
+    """`jobs`: the prompts of a batch by its number; `drawn`: batches so far. That is the step, unless groups are
+    drawn again."""
+
     def __init__(
-        self, config: Config, workers: Workers, jobs: Callable[[int], list[RenderedPrompt]], last_step: int
+        self,
+        config: Config,
+        workers: Workers,
+        jobs: Callable[[int], list[RenderedPrompt]],
+        last_step: int,
+        drawn: int = 0,
     ) -> None:
         self.config, self.workers, self.jobs, self.last_step = config, workers, jobs, last_step
+        self.drawn = drawn
         self._asked: dict[int, Ticket] = {}
         self._drawn: dict[int, list[Group]] = {}  # that of the step under way too: it may be broken off
 
@@ -34,6 +44,23 @@ class Rollouts:
         if self.config.actor_rollout_ref.rollout.max_staleness and step < self.last_step:
             self._asked[step + 1] = self._submit(step + 1)
         return groups
+
+    def take_enough(self, step: int) -> tuple[list[Group], list[Group]]:
+        """The graded groups of a step, and those of them to be trained on: all, or with `algorithm.filter_groups` as
+        many as a step takes whose samples differ. More prompts are drawn until there are."""
+        settings, wanted = self.config.algorithm.filter_groups, self.config.data.train_batch_size
+        if not settings.enable:
+            return (all_of_it := self.take(step)), all_of_it
+        groups: list[Group] = []
+        kept: list[Group] = []
+        count = 0
+        while len(kept) < wanted and (count < settings.max_num_gen_batches or not settings.max_num_gen_batches):
+            self.drawn += 1
+            count += 1
+            new = self.workers.collect(self._submit(self.drawn))
+            groups += new
+            kept += [group for group in new if differs(group, self.config)]
+        return groups, kept[:wanted]
 
     def save(self, file: Path, step: int) -> None:
         """What is drawn for a step beside earlier weights, so that a resumed run trains on the same samples."""
@@ -56,14 +83,24 @@ class Rollouts:
         if [job.prompt.uid for job in jobs] == list(samples):
             self._drawn[step] = [Group(job.prompt, samples[job.prompt.uid]) for job in jobs]
 
-    def _submit(self, step: int) -> Ticket:
-        return self.workers.submit(self.jobs(step), training_plan(self.config, step))
+    def _submit(self, batch: int) -> Ticket:
+        return self.workers.submit(self.jobs(batch), training_plan(self.config, batch))
 
     def _collected(self, step: int) -> list[Group]:
         if step in self._asked:
             self._drawn[step] = self.workers.collect(self._asked[step])
             del self._asked[step]
         return self._drawn[step]
+
+
+def differs(group: Group, config: Config) -> bool:
+    """Whether the group's usable samples differ in what `algorithm.filter_groups.metric` names."""
+    threshold = config.actor_rollout_ref.actor.self_distillation.success_reward_threshold
+    samples = [sample for sample in group.samples if usable(sample)]
+    if config.algorithm.filter_groups.metric == "acc":
+        return len({is_success(sample, threshold) for sample in samples}) > 1
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    return bool(rewards) and max(rewards) - min(rewards) > REWARD_TOLERANCE
 
 
 def sample_from(data: dict[str, Any]) -> Sample:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,6 +15,7 @@ import torch.distributed as dist
 from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.rows import weighted
 from sdpo.config.schema import ActorConfig, Config
+from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.kernels.policy import policy_terms
 from sdpo.losses.total import TotalLoss
 from sdpo.models.forward import PolicyModule
@@ -23,11 +27,11 @@ from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
 from sdpo.rollout.build import engine_dtype
-from sdpo.teacher.base import Teacher
+from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.teacher.remote import RemoteTeacher, Servers
-from sdpo.teacher.teachers import build_teacher
+from sdpo.teacher.teachers import FrozenTeacher, build_reference, build_teacher
 from sdpo.tokens.loss_batch import loss_batch
-from sdpo.tokens.packing import MicroBatch, pack_micro_batch
+from sdpo.tokens.packing import MicroBatch, PackedSide, pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights.source import WeightSource
@@ -46,6 +50,20 @@ class RankShare:
     micro_batches: list[MicroBatchRows]
     denominators: dict[str, Denominators]
     traced: frozenset[RowKey] = frozenset()  # rows for tokens.jsonl
+
+
+Known = tuple[torch.Tensor | None, torch.Tensor | None]  # log-probs [N], old and reference; None: not needed
+
+
+@dataclass
+class KnownLogProbs:
+    """Of one optimizer step, by micro-batch: under the policy that began the update, and under the reference."""
+
+    old: list[torch.Tensor] | None = None
+    reference: list[torch.Tensor] | None = None
+
+    def of(self, position: int) -> Known:
+        return self.old and self.old[position], self.reference and self.reference[position]
 
 
 def split_over_ranks(
@@ -99,6 +117,9 @@ class Actor:
             self.teacher = RemoteTeacher(config, self.student, servers, rank, world_size, device)
         elif descriptor.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
+        self.reference: FrozenTeacher | None = None  # the policy that the run started from
+        if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+            self.reference = build_reference(self.teacher, self._build_teacher_module)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.student.parameters() if p.requires_grad],
             lr=actor.optim.lr,
@@ -134,12 +155,15 @@ class Actor:
         epochs = self.config.actor_rollout_ref.actor.ppo_epochs
         old_log_probs = None
         if self.loss.needs_old_log_probs(len(shares) * epochs):
-            old_log_probs = [self._log_probs(share) for share in shares]
+            old_log_probs = [self._log_probs(share, self.student.scores) for share in shares]
+        reference = self._reference_log_probs(shares) if self.config.actor_rollout_ref.actor.use_kl_loss else None
         sums: list[Sums] = []
         skipped, before = 0, self.policy_version
         for epoch in range(epochs):
             for position, share in enumerate(shares):
-                known = old_log_probs[position] if old_log_probs else None
+                known = KnownLogProbs(
+                    old_log_probs[position] if old_log_probs else None, reference[position] if reference else None
+                )
                 if epoch:  # the policy is no longer the one that sampled
                     share = replace(share, traced=frozenset())
                 skipped += not self._optimizer_step(share, known, sums)
@@ -153,14 +177,13 @@ class Actor:
         tokens = self.token_log.take() if self.token_log else []
         return StepReport(self.policy_version, self.policy_version - before, skipped, metrics, tokens)
 
-    def _optimizer_step(self, share: RankShare, old_log_probs: list[torch.Tensor] | None, sums: list[Sums]) -> bool:
+    def _optimizer_step(self, share: RankShare, known: KnownLogProbs, sums: list[Sums]) -> bool:
         """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
         loss_sum = 0.0
         for position, micro_batch in enumerate(share.micro_batches):
             if self.world_size > 1:
                 self.student.set_requires_gradient_sync(position == len(share.micro_batches) - 1)
-            old = old_log_probs[position] if old_log_probs else None
-            loss_sum += self._backward(self._pack(micro_batch), share, old, sums)
+            loss_sum += self._backward(self._pack(micro_batch), share, known.of(position), sums)
         if self.device == "cpu":
             give_back_freed_memory()  # that of the passes, once: each page that a pass wants again costs time
         norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
@@ -186,14 +209,14 @@ class Actor:
         if self.teacher is not None and due:
             self.teacher.update(self.student)
 
-    def _backward(self, micro: MicroBatch, share: RankShare, old: torch.Tensor | None, sums: list[Sums]) -> float:
+    def _backward(self, micro: MicroBatch, share: RankShare, known: Known, sums: list[Sums]) -> float:
         """Accumulates the gradient of one micro-batch; returns its part of the loss."""
         teacher_scores = None
         if self.teacher is not None and micro.teacher is not None:
             teacher_scores = self.teacher.scores(micro.teacher.to(self.device))
         scores = self.student.scores(micro.student.to(self.device), in_place=not micro.dummy)
         limit = self.config.data.max_response_length
-        batch = loss_batch(micro.rows, share.denominators, limit, old, self.device)
+        batch = loss_batch(micro.rows, share.denominators, limit, self.device, *known)
         outputs = self.loss(scores, teacher_scores, batch)
         if self.token_log and teacher_scores is not None and share.traced and not micro.dummy:
             self.token_log.note(self.policy_version, micro.rows, share.traced, scores, teacher_scores)
@@ -215,13 +238,34 @@ class Actor:
         return pack_micro_batch(micro_batch, padded=self.prefix_sharing_unsupported is not None)
 
     @torch.no_grad()
-    def _log_probs(self, share: RankShare) -> list[torch.Tensor]:
-        """Log-probs [N] of every micro_batch's policy tokens under the current weights."""
+    def _log_probs(self, share: RankShare, scores: Callable[[PackedSide], ResponseScores]) -> list[torch.Tensor]:
+        """Log-probs [N] of every micro_batch's policy tokens under the weights behind `scores`."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
         for micro in map(self._pack, share.micro_batches):
             ids = torch.tensor([i for row in micro.rows for i in row.policy_ids], device=self.device)
-            found.append(policy_terms(self.student.scores(micro.student.to(self.device)), ids, temperature)[0])
+            found.append(policy_terms(scores(micro.student.to(self.device)), ids, temperature)[0])
+        return found
+
+    @torch.no_grad()
+    def reference_kl(self, shares: list[RankShare]) -> dict[int, float]:
+        """The estimator `algorithm.kl_penalty`, summed over the policy tokens of rows of one `sequence`, by that."""
+        from verl.trainer.ppo.core_algos import kl_penalty
+
+        reference, found = self._reference_log_probs(shares), defaultdict[int, float](float)
+        for share, theirs in zip(shares, reference, strict=True):
+            own = self._log_probs(share, self.student.scores)
+            for micro, p, q in zip(share.micro_batches, own, theirs, strict=True):
+                kl = kl_penalty(p, q, self.config.algorithm.kl_penalty).split([r.tokens_of("all") for r in micro.rows])
+                for row, part in [] if micro.dummy else zip(micro.rows, kl, strict=True):
+                    assert row.sequence is not None  # whoever asks has numbered them
+                    found[row.sequence] += float(part.sum())
+        return found
+
+    def _reference_log_probs(self, shares: list[RankShare]) -> list[list[torch.Tensor]]:
+        assert self.reference is not None  # the configuration asks for it
+        found = [self._log_probs(share, partial(score_in_eval_mode, self.reference.module)) for share in shares]
+        self.reference.release()
         return found
 
     def _over_ranks(self, sums: list[Sums]) -> list[Sums]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sdpo.errors import RolloutError
-from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.records import Group, MiniBatch, StepReport, TrainBatch
 from sdpo.workers.rollout import RenderedPrompt, SamplingPlan
 
 Ticket = Any  # belongs to the workers that gave it
@@ -25,6 +25,10 @@ class Workers(Protocol):
     def collect(self, ticket: Ticket) -> list[Group]:
         """The groups, in the order of the jobs, once. Raises RolloutError when an engine held weights that are neither
         the actor's nor those of the last `rollout.max_staleness` rollout batches."""
+
+    def reference_kl(self, rows: MiniBatch) -> dict[int, float]:
+        """`algorithm.kl_penalty` of the student against the policy that the run started from, summed over the policy
+        tokens of the rows of each sample, by `row.sequence`."""
 
     def update(self, batch: TrainBatch) -> StepReport:
         """All optimizer steps of one rollout batch."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torch.distributed.fsdp import FSDPModule
 
 from sdpo.config.schema import Config
-from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.records import Group, MiniBatch, StepReport, TrainBatch
 from sdpo.rollout.hf_generate import HfEngine
 from sdpo.teacher.remote import is_remote
 from sdpo.weights import in_process, shared_memory
-from sdpo.workers.actor import Actor, split_over_ranks
+from sdpo.workers.actor import Actor, RankShare, split_over_ranks
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.group import Versions
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
@@ -44,11 +44,16 @@ class InlineWorkers:
     def collect(self, ticket: list[Group]) -> list[Group]:
         return self._versions.check(ticket, self.policy_version)
 
+    def reference_kl(self, rows: MiniBatch) -> dict[int, float]:
+        return self.actor.reference_kl(self._shares([rows]))
+
+    def _shares(self, mini_batches: list[MiniBatch]) -> list[RankShare]:
+        padded = self.actor.prefix_sharing_unsupported is not None
+        return split_over_ranks(mini_batches, self.config.actor_rollout_ref.actor, 1, padded)[0]
+
     def update(self, batch: TrainBatch) -> StepReport:
         self._versions.updated(self.policy_version)
-        padded = self.actor.prefix_sharing_unsupported is not None
-        shares = split_over_ranks(batch.mini_batches, self.config.actor_rollout_ref.actor, 1, padded)
-        report = self.actor.update(shares[0])
+        report = self.actor.update(self._shares(batch.mini_batches))
         report.metrics.update(self.rollout.graders.metrics())
         return report
 

@@ -10,10 +10,10 @@ import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from sdpo.config.schema import Config
-from sdpo.records import Group, StepReport, TrainBatch
+from sdpo.records import Group, MiniBatch, StepReport, TrainBatch
 from sdpo.teacher.remote import is_remote
 from sdpo.weights import shared_memory
-from sdpo.workers.actor import split_over_ranks
+from sdpo.workers.actor import RankShare, split_over_ranks
 from sdpo.workers.group import Versions
 from sdpo.workers.placement import rollout_pool, start_ray, teacher_pool, training_pool, worker_env
 from sdpo.workers.ray_errors import call_remote
@@ -56,9 +56,20 @@ class RayWorkers:
         groups = [answers[i % len(answers)][i // len(answers)] for i in range(sum(map(len, answers)))]
         return self._versions.check(groups, self.policy_version)
 
-    def update(self, batch: TrainBatch) -> StepReport:
+    def reference_kl(self, rows: MiniBatch) -> dict[int, float]:
+        shares = self._shares([rows])
+        found: dict[int, float] = {}
+        for part in self._call(self._actors, lambda: self._actors.reference_kl(shares)):
+            for number, kl in part.items():  # rows of one sample may be on several ranks
+                found[number] = found.get(number, 0.0) + kl
+        return found
+
+    def _shares(self, mini_batches: list[MiniBatch]) -> list[list[RankShare]]:
         actor, ranks = self.config.actor_rollout_ref.actor, self._actors.world_size
-        shares = split_over_ranks(batch.mini_batches, actor, ranks, self._padded)
+        return split_over_ranks(mini_batches, actor, ranks, self._padded)
+
+    def update(self, batch: TrainBatch) -> StepReport:
+        shares = self._shares(batch.mini_batches)
         report = self._call(self._actors, lambda: self._actors.update(shares))[0]
         self._versions.updated(self.policy_version)
         self.policy_version = report.policy_version

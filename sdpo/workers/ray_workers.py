@@ -49,6 +49,10 @@ class ActorRayWorker(Worker):
         return self._actor.prefix_sharing_unsupported
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL)
+    def reference_kl(self, shares: list[RankShare]) -> dict[int, float]:
+        return self._actor.reference_kl(shares)
+
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL)
     def update(self, shares: list[RankShare]) -> StepReport:
         return self._actor.update(shares)
 

@@ -47,6 +47,6 @@ def test_descriptions_name_the_variant(plain_config):
 
 def test_unknown_loss_mode_names_the_known_ones(plain_config):
     config = plain_config()
-    config.actor_rollout_ref.actor.policy_loss.loss_mode = "gspo"
-    with pytest.raises(ConfigError, match="sdpo | vanilla | srpo"):
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = "ppo"
+    with pytest.raises(ConfigError, match=r"sdpo \| vanilla \| gspo \| srpo"):
         build_algorithm(config, None)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from sdpo.algorithms.grpo import Grpo, advantages_of, group_advantages
-from sdpo.algorithms.rows import train_batch
+from sdpo.algorithms.rows import train_batch, weighted
+from sdpo.config.schema import AlgorithmConfig, Config
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.losses.policy_gradient import PolicyGradientLoss
 from sdpo.losses.reduce import AGG_MODES
@@ -32,8 +33,8 @@ def test_a_constant_group_or_a_single_sample_has_advantage_zero():
 
 def test_missing_rewards_are_excluded_not_zero():
     groups = [group_of("a", 1.0, None, 0.0)]
-    assert advantages_of(groups, False) == [{0: 0.5, 2: -0.5}]
-    (scaled,) = advantages_of(groups, True)
+    assert advantages_of(groups, Config()) == [{0: 0.5, 2: -0.5}]
+    (scaled,) = advantages_of(groups, Config(algorithm=AlgorithmConfig(norm_adv_by_std_in_grpo=True)))
     assert scaled == {0: pytest.approx(1 / math.sqrt(2), rel=1e-5), 2: -scaled[0]}
 
 
@@ -53,7 +54,7 @@ def build(groups, config, **changes):
 
 def test_constant_groups_are_skipped_and_counted(plain_config):
     batch = build([group_of("a", 1.0, 0.0), group_of("b", 1.0, 1.0), group_of("c", None, None)], plain_config())
-    rows = batch.mini_batches[0].rows
+    rows = list(filter(weighted, batch.mini_batches[0].rows))
     assert [(r.prompt_uid, r.policy_gradient.advantage) for r in rows] == [("a", 0.5), ("a", -0.5)]
     assert not any(r.distillation for r in rows)
     assert batch.metrics["grpo/zero_advantage_group_frac"] == pytest.approx(1 / 2)
@@ -66,7 +67,7 @@ def test_a_row_at_the_mean_of_a_mixed_group_stays(plain_config):
 
 def test_one_prompt_twice_in_a_batch_is_two_groups(plain_config):
     batch = build([group_of("a", 1.0, 0.0), group_of("a", 1.0, 1.0)], plain_config())
-    assert [row.policy_gradient.advantage for row in batch.mini_batches[0].rows] == [0.5, -0.5]
+    assert [row.policy_gradient.advantage for row in filter(weighted, batch.mini_batches[0].rows)] == [0.5, -0.5]
 
 
 def test_all_constant_means_no_step(plain_config):

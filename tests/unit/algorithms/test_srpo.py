@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sdpo.algorithms.rows import train_batch
+from sdpo.algorithms.rows import train_batch, weighted
 from sdpo.algorithms.srpo import Srpo
 from sdpo.records import Denominators, Grade, GradeStatus, Group, Prompt, Reprompt, Sample
 
@@ -29,7 +29,8 @@ def route(groups, config, silent=None):
 
 
 def kinds(rows):
-    return [(r.sample_index, "pull" if r.distillation else r.policy_gradient.advantage) for r in rows]
+    """Of the rows that have any weight."""
+    return [(r.sample_index, "pull" if r.distillation else r.policy_gradient.advantage) for r in rows if weighted(r)]
 
 
 def test_failures_with_a_signal_are_distilled_and_the_rest_is_pushed(plain_config):

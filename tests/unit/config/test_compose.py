@@ -218,7 +218,7 @@ def test_a_value_that_cannot_be_is_one_line(argument, message):
 
 
 def test_an_unknown_root_names_the_roots():
-    assert refused([], "sdop") == "--config-name: got 'sdop'; allowed: baseline_grpo | sdpo | srpo; nearest: sdpo"
+    assert refused([], "sdop") == "--config-name: got 'sdop'; allowed: baseline_grpo | gspo | sdpo | srpo; nearest: sdpo"
 
 
 # -- the user's own folder

@@ -240,12 +240,12 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
         ),
         pytest.param(
             {f"{ACTOR}.use_kl_loss": True},
-            f"{ACTOR}.use_kl_loss: got True; allowed: false: there is no reference-policy penalty; the clip ratios",
+            f"{ACTOR}.use_kl_loss: got True; allowed: false with loss_mode=sdpo; its teacher keeps the policy near",
             id="KL loss",
         ),
         pytest.param(
             {"algorithm.use_kl_in_reward": True},
-            "algorithm.use_kl_in_reward: got True; allowed: false: rewards are the grader's alone",
+            "algorithm.use_kl_in_reward: got True; allowed: false with loss_mode=sdpo; it is about rewards that are",
             id="KL in the reward",
         ),
         pytest.param(
