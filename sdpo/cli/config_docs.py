@@ -18,7 +18,6 @@ import yaml
 from sdpo.cli.output_file import writing
 from sdpo.cli.program import program
 from sdpo.config import fields, keys, limits, tree
-from sdpo.config.validate import NOT_AVAILABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 ROW = "| {} |"
@@ -124,8 +123,6 @@ def _keys_table(items: list[fields.Field]) -> str:
         meaning, allowed = item.meaning, limits.allowed(item.key)
         if allowed and not any(choice in meaning for choice in allowed.split(" | ")):
             meaning += f" ({allowed})"
-        if item.key in NOT_AVAILABLE:
-            meaning += "; only the default in this version"
         name = item.key.rpartition(".")[2]
         rows.append((f"`{name}`", f"`{item.type}`", f"`{_value(item.default)}`", meaning))
     return _table(("key", "type", "default", "meaning"), rows)

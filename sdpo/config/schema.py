@@ -42,9 +42,13 @@ class ModelConfig:
     enable_dropout: bool = False  # true: what config.json says of dropout holds when the student is scored; false: none, of any kind
     override_config: dict[str, Any] = field(default_factory=dict)  # fields of the model's config.json
     attn_implementation: str | None = None  # eager | sdpa | flash_attention_2; null: best available
-    lora_rank: int = 0  # 0: full fine-tuning
-    lora_alpha: int = 16  # scale is lora_alpha / lora_rank
-    target_modules: Any = "all-linear"  # modules that get an adapter: all-linear, or a list of names
+    lora_rank: int = 0  # of the adapter that is trained instead of the weights (docs/adapters.md); 0: all weights are trained
+    lora_alpha: int = 16  # what B·A is multiplied by is lora_alpha / lora_rank
+    target_modules: Any = "all-linear"  # linear layers that get an adapter: all-linear (all but the output head), a list of names, or a regular expression
+    lora_adapter_path: str | None = None  # folder of an adapter in PEFT's format to start from; rank, alpha and modules are its own
+    lora_dropout: float = 0.0  # of what goes into A, while the student is scored; sampling has none
+    use_rslora: bool = False  # multiply B·A by lora_alpha / sqrt(lora_rank)
+    use_dora: bool = False  # train the length of each row of a weight apart from its direction
 
 
 @dataclass
@@ -85,6 +89,7 @@ class SelfDistillationConfig:
     teacher_snapshot_every: int = 10  # rollout batches from one snapshot to the next
     teacher_update_interval: str = "batch"  # the EMA step comes once after a rollout batch, or after each optimizer_step of it
     teacher_master_dtype: str = "float32"  # float32 | bfloat16 (where fsdp_config.param_dtype is; the EMA also keeps what rounding cuts off)
+    teacher_lora_rank: int | None = None  # with an adapter: rank of the averaged B·A that ema and snapshot keep; null: three times the student's
     teacher_offload: bool = False  # keep the teacher in CPU memory (on a CPU: in a file); its layers come one by one
     include_environment_feedback: bool = True  # show the grader's text to the teacher
     environment_feedback_only_without_solution: bool = False  # drop the feedback when there is a demonstration
@@ -153,6 +158,7 @@ class RolloutConfig:
     top_k: int = -1  # -1: off
     dtype: str = "auto"  # auto: float32 on a CPU, bfloat16 on a GPU
     tensor_model_parallel_size: int = 1  # GPUs per engine
+    lora: str = "merged"  # how the engine gets an adapter: merged (added to copies of the weights) | adapter (vLLM's own LoRA, less to carry)
     replicas: int = 1  # engines; prompts are split between them
     gpu_memory_utilization: float = 0.55  # share of the GPU for weights and KV cache
     cpu_kv_cache_gb: int = 1  # KV cache on a CPU

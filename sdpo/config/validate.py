@@ -10,6 +10,7 @@ import re
 
 from sdpo.algorithms.registry import descriptor_of
 from sdpo.config import fields, files, limits
+from sdpo.config.adapters import check_adapter
 from sdpo.config.schema import Config, SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
 
@@ -19,10 +20,6 @@ _ACTOR = "actor_rollout_ref.actor"
 _DISTILL = f"{_ACTOR}.self_distillation"
 _REF = "actor_rollout_ref.ref"
 _ROLLOUT = "actor_rollout_ref.rollout"
-# Keys that the design has and this version only accepts at their default.
-NOT_AVAILABLE = {
-    "actor_rollout_ref.model.lora_rank": "all weights are trained; adapters are not part of this version",
-}
 # What can make a step the best one: of these, more is better.
 BEST_METRICS = re.compile(r"val/(?:reward|passed_fraction|(?:.+/)?(?:reward|avg@(?:n|(?P<n>\d+))|pass@(?P<k>\d+)))")
 MIN_EMA_RATE = 1e-4  # of a step of 0.5 % of a weight 2 % is lost then, at 1e-5 half
@@ -52,7 +49,7 @@ def validate(config: Config) -> None:
         files.check_grading,
         _check_packages,
         files.check_resume,
-        _check_not_available,
+        check_adapter,
     ):
         check(config)
 
@@ -299,14 +296,6 @@ def _check_machine(config: Config) -> None:
     size = config.actor_rollout_ref.actor.fsdp_config.fsdp_size
     if 0 < size < ranks and ranks % size:
         raise _refuse(f"{_ACTOR}.fsdp_config.fsdp_size", size, f"-1 or a divisor of the {ranks} ranks")
-
-
-def _check_not_available(config: Config) -> None:
-    for key, reason in NOT_AVAILABLE.items():
-        value = fields.get(config, key)
-        default = fields.by_key()[key].default
-        if value != default:
-            raise _refuse(key, value, f"{default} in this version", reason)
 
 
 def _check_packages(config: Config) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from transformers import AutoConfig, PreTrainedModel
 
+from sdpo.config.adapters import FILES
 from sdpo.config.schema import ModelConfig
 from sdpo.errors import ModelError, first_line
 from sdpo.models.dropout import configured_rates
@@ -34,18 +39,55 @@ def export_hf(
     weights: full tensors by their names in files (`weights.source`), cast as they come. dtype: auto is that of the
     model that was trained, tensor by tensor.
     """
-    final = Path(folder)
-    temporary = final.with_name(f".tmp_{final.name}")
     main, others = (DTYPES[dtype], {}) if dtype != "auto" else input_dtypes(config)
     trained_in = lm.config.dtype
     try:
+        with whole_folder(Path(folder)) as temporary:
+            with configured_rates(lm):
+                state = {name: _cast(tensor, others.get(name, main)) for name, tensor in weights}
+                lm.save_pretrained(temporary, state_dict=state, save_original_format=False)
+            _name_dtype(temporary / "config.json", main)
+            load_tokenizer(config).save_pretrained(temporary)
+    finally:
+        lm.config.dtype = trained_in  # `save_pretrained` writes into it, and the training may go on
+
+
+def export_adapter(
+    settings: LoraConfig,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    config: ModelConfig,
+    folder: str,
+    dtype: str = "auto",
+) -> None:
+    """As `export_hf`, of an adapter alone, in PEFT's format; auto is float32, in which it was trained. It names the
+    model that it belongs to, on the hub with its commit. The hub is not asked: PEFT's own way of saving would."""
+    resolved = Path(resolve_model_path(config.path, config.revision))
+    from_hub = resolved.parent.name == "snapshots"
+    own = replace(
+        settings,
+        base_model_name_or_path=config.path if from_hub else str(resolved.resolve()),
+        revision=resolved.name if from_hub else None,
+        inference_mode=True,
+    )
+    with whole_folder(Path(folder)) as temporary:
+        own.save_pretrained(str(temporary))
+        said = json.loads((temporary / FILES[0]).read_text())
+        said["target_modules"] = sorted(said["target_modules"])
+        (temporary / FILES[0]).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")  # a set has no order
+        cast = {name: _cast(tensor, DTYPES.get(dtype, torch.float32)).contiguous() for name, tensor in tensors}
+        save_file(cast, temporary / FILES[1], metadata={"format": "pt"})
+        load_tokenizer(config).save_pretrained(temporary)
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """A folder to write into, which then takes the place of `final`, or of nothing when something fails. Raises
+    ModelError when the disk refuses."""
+    temporary = final.with_name(f".tmp_{final.name}")
+    try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        with configured_rates(lm):
-            state = {name: _cast(tensor, others.get(name, main)) for name, tensor in weights}
-            lm.save_pretrained(temporary, state_dict=state, save_original_format=False)
-        _name_dtype(temporary / "config.json", main)
-        load_tokenizer(config).save_pretrained(temporary)
+        yield temporary
         give_folder_rights(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -53,7 +95,6 @@ def export_hf(
         reason = getattr(error, "strerror", None) or first_line(error)
         raise ModelError(f"{final}: the model could not be written ({reason}); make room, then resume") from error
     finally:
-        lm.config.dtype = trained_in  # `save_pretrained` writes into it, and the training may go on
         shutil.rmtree(temporary, ignore_errors=True)
 
 

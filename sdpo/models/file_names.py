@@ -3,6 +3,7 @@ the experts of a layer as one tensor, renames parts, and takes files with or wit
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -22,6 +23,9 @@ from transformers.core_model_loading import (
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
+BLOCKS, BLOCK = 64, 4096  # of a weight file that a digest reads at most; bytes of one
+
+
 class Stored(NamedTuple):
     dtype: torch.dtype | None  # None: not one that models are trained in
     shape: tuple[int, ...]
@@ -36,6 +40,19 @@ def stored_tensors(folder: str) -> dict[str, Stored]:
                 tensor = file.get_slice(name)
                 found[name] = Stored(_DTYPES.get(tensor.get_dtype()), tuple(tensor.get_shape()))
     return found
+
+
+def digest_of(folder: Path) -> str:
+    """Of a model's configuration and of parts of its weights: other contents of the same name are seen."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.name == "config.json" or p.suffix in (".safetensors", ".bin")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size};".encode())
+        with path.open("rb") as file:
+            for start in (*range(0, size, max(BLOCK, size // BLOCKS)), max(0, size - BLOCK)):
+                file.seek(start)
+                digest.update(file.read(BLOCK))
+    return digest.hexdigest()[:12]
 
 
 def names_in_files(

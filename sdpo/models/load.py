@@ -10,7 +10,7 @@ from sdpo.errors import ModelError, first_line, problem
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from sdpo.tokens.chat import ChatRenderer
 
@@ -86,15 +86,13 @@ def max_positions(config: ModelConfig) -> int | None:
 
 def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The language model in `dtype` on the CPU, in training mode. Raises ModelError with the loader's own words."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     path = resolve_model_path(config.path, config.revision)
     try:
-        model_config = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code)
-        for key, value in config.override_config.items():
-            setattr(model_config, key, value)
+        model_config = _model_config(config, path)
         model = AutoModelForCausalLM.from_pretrained(
             path,
             config=model_config,
@@ -109,6 +107,31 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
             problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
         ) from error
     return model.train()
+
+
+def load_skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model without weights: its layers, their names and shapes. Raises ModelError with the loader's own words."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = resolve_model_path(config.path, config.revision)
+    try:
+        with torch.device("meta"):
+            model_config = _model_config(config, path)
+            return AutoModelForCausalLM.from_config(model_config, trust_remote_code=config.trust_remote_code)
+    except Exception as error:  # as above
+        raise ModelError(
+            problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
+        ) from error
+
+
+def _model_config(config: ModelConfig, path: str) -> PreTrainedConfig:
+    from transformers import AutoConfig
+
+    found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code)
+    for key, value in config.override_config.items():
+        setattr(found, key, value)
+    return found
 
 
 def load_policy(config: Config, dtype: torch.dtype) -> PreTrainedModel:

@@ -74,6 +74,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a distributed tensor, on every rank. Offloaded shards are gathered where the others are."""
+    if isinstance(tensor, DTensor):
+        return tensor.to(tensor.device_mesh.device_type).full_tensor()
+    return tensor
+
+
 def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a full tensor, where it is split as `like` is."""
     if not isinstance(like, DTensor):

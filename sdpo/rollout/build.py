@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from sdpo.config.adapters import trains_adapter
 from sdpo.config.schema import Config, ModelConfig
 from sdpo.errors import ConfigError, problem
+from sdpo.models.adapter_files import adapter_settings
 from sdpo.models.load import load_policy, load_tokenizer, resolve_model_path
 from sdpo.models.shard import AUTO, DTYPES
 from sdpo.rollout.engine import RolloutEngine
+from sdpo.rollout.vllm_settings import lora_arguments
 from sdpo.tokens.stop import stop_token_ids
 
 
@@ -26,7 +29,9 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
     stop_ids = stop_token_ids(path, load_tokenizer(model))
     max_prompt, max_response = config.data.max_prompt_length, config.data.max_response_length
     if rollout.name == "vllm":
-        arguments = path, rollout, max_prompt, max_response, device, stop_ids, _vllm_options(model)
+        adapter = adapter_to_publish(config)
+        options = _vllm_options(model) | (lora_arguments(adapter["r"]) if adapter else {})
+        arguments = path, rollout, max_prompt, max_response, device, stop_ids, options, adapter
         if device.startswith("cuda"):
             from sdpo.rollout.vllm_async import AsyncVllmEngine
 
@@ -41,6 +46,21 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
             module = load_policy(config, engine_dtype(config, device)).to(device)
         return HfEngine(module, stop_ids, rollout.max_model_len or max_prompt + max_response, rollout.max_num_seqs)
     raise ConfigError(problem("actor_rollout_ref.rollout.name", rollout.name, "vllm or hf"))
+
+
+def adapter_to_publish(config: Config) -> dict[str, Any] | None:
+    """Settings of the adapter, where the engine gets it instead of weights."""
+    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    if not trains_adapter(model) or rollout.lora == "merged":
+        return None
+    settings = adapter_settings(model)
+    return {
+        "peft_type": "LORA",
+        "r": settings.r,
+        "lora_alpha": settings.lora_alpha,
+        "use_rslora": settings.use_rslora,
+        "target_modules": "all-linear",  # what the file holds counts
+    }
 
 
 def _vllm_options(model: ModelConfig) -> dict[str, Any]:

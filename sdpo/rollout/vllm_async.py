@@ -8,8 +8,6 @@ from typing import Any
 from sdpo.errors import RolloutError
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.vllm_engine import FAILURES, VllmEngine, generation_of, not_loaded
-from sdpo.weights.coverage import check_coverage
-from sdpo.weights.version import check_version
 
 
 class AsyncVllmEngine(VllmEngine):
@@ -35,7 +33,8 @@ class AsyncVllmEngine(VllmEngine):
         parameters = SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
         await self._awake()
         try:
-            outputs = engine.generate(tokens_input(list(request.prompt_ids)), parameters, request.request_id)
+            prompt = tokens_input(list(request.prompt_ids))
+            outputs = engine.generate(prompt, parameters, request.request_id, lora_request=self._adapter_request)
             finished = [output async for output in outputs]
         except EngineDeadError as error:
             self._engine = None
@@ -47,11 +46,10 @@ class AsyncVllmEngine(VllmEngine):
     async def load_weights(self, folder: str, version: int) -> None:
         """See `VllmEngine.load_weights`."""
         engine = self._alive()
-        check_version(folder, version)
-        check_coverage(folder, self._path)
+        method, arguments = self._reload(folder, version)
         await self._awake()
         try:
-            await engine.collective_rpc("load_published_weights", kwargs={"folder": folder})
+            await engine.collective_rpc(method, kwargs=arguments)
             dropped = await engine.reset_prefix_cache()
         except FAILURES as error:
             raise not_loaded(folder, version, error) from error

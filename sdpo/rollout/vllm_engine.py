@@ -10,8 +10,10 @@ import gc
 import logging
 import os
 import random
-from collections.abc import Generator, Iterator, Sequence
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.vllm_settings import engine_arguments, prepare_environment, sampling_arguments
+from sdpo.weights.adapter import unpack
 from sdpo.weights.coverage import check_coverage
 from sdpo.weights.version import check_version
 
@@ -36,7 +39,7 @@ class VllmEngine:
     `model_path`: folder or hub id; `max_prompt`, `max_response`: tokens; `device`: "cpu" or "cuda" (the first visible
     GPU, or as many as `tensor_model_parallel_size`); `stop_ids`: all end-of-sequence ids
     (`tokens.stop.stop_token_ids`); `engine_options`: further `vllm.EngineArgs`, e.g. revision, trust_remote_code,
-    hf_overrides.
+    hf_overrides; `adapter`: settings (of adapter_config.json) of one that is published instead of weights.
 
     Raises ModelError when the model cannot be loaded.
     """
@@ -52,12 +55,17 @@ class VllmEngine:
         device: str,
         stop_ids: Sequence[int],
         engine_options: dict[str, Any] | None = None,
+        adapter: Mapping[str, Any] | None = None,
     ) -> None:
         self._path = model_path
         self._device = device.partition(":")[0]
         self.stop_ids = tuple(stop_ids)
         self.max_model_len = config.max_model_len or max_prompt + max_response
         self._version = -1
+        self._adapter = adapter
+        self._adapters = tempfile.TemporaryDirectory(prefix="sdpo-adapter-") if adapter else None
+        self._adapter_number = 0  # of the one that requests name, of all that this engine has had
+        self._adapter_request: Any = None
         self._sleeps = self._device != "cpu" and config.free_cache_engine
         self._asleep = False
         # In-process vLLM joins the process group it finds and insists that the group has exactly its own ranks.
@@ -105,7 +113,9 @@ class VllmEngine:
                 for request in new:
                     parameters = SamplingParams(**self._sampling(request))
                     prompt = tokens_input(list(request.prompt_ids))
-                    inner = engine.add_request(request.request_id, prompt, parameters)
+                    inner = engine.add_request(
+                        request.request_id, prompt, parameters, lora_request=self._adapter_request
+                    )
                     running[request.request_id] = inner, request
                 if not running and not gone:
                     return
@@ -119,11 +129,10 @@ class VllmEngine:
 
     def _load(self, folder: str, version: int) -> None:
         engine = self._alive()
-        check_version(folder, version)
-        check_coverage(folder, self._path)
+        method, arguments = self._reload(folder, version)
         self._wake()
         try:
-            engine.collective_rpc("load_published_weights", kwargs={"folder": folder})
+            engine.collective_rpc(method, kwargs=arguments)
             dropped = engine.reset_prefix_cache()
         except FAILURES as error:
             raise not_loaded(folder, version, error) from error
@@ -131,6 +140,20 @@ class VllmEngine:
             raise RolloutError(f"vLLM kept cached prefixes of version {self._version}: requests were still running")
         self._version = version
         self._sleep()
+
+    def _reload(self, folder: str, version: int) -> tuple[str, dict[str, Any]]:
+        """What to call in vLLM's workers. Raises RolloutError for another version, and weights that are not all."""
+        if self._adapters is None or self._adapter is None:
+            check_version(folder, version)
+            check_coverage(folder, self._path)
+            return "load_published_weights", {"folder": folder}
+        from vllm.lora.request import LoRARequest
+
+        path = str(unpack(folder, version, self._adapter, Path(self._adapters.name)))
+        self._adapter_number += 1
+        name = f"load-{self._adapter_number}-policy-{version}"
+        self._adapter_request = LoRARequest(name, self._adapter_number, path)
+        return "load_published_adapter", {"name": name, "number": self._adapter_number, "folder": path}
 
     def close(self) -> None:
         self._loop.close()

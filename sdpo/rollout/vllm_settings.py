@@ -9,11 +9,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from sdpo.config.adapters import LARGEST_VLLM_RANK
 from sdpo.config.schema import RolloutConfig
 from sdpo.errors import ConfigError, problem
 from sdpo.rollout.engine import SamplingSpec
 
 CPU_BLOCK_TOKENS = 32  # KV cache block; vLLM's CPU kernels want a multiple of 32, small blocks share more of a prompt
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, LARGEST_VLLM_RANK)
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0  # outside vLLM clamps silently, or refuses
 
 
@@ -66,6 +68,11 @@ def engine_arguments(
         arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
         arguments["enable_sleep_mode"] = config.free_cache_engine
     return arguments | more
+
+
+def lora_arguments(rank: int) -> dict[str, Any]:
+    """Of an engine with one adapter. vLLM has a list of ranks to choose a room of."""
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(room for room in LORA_RANKS if room >= rank)}
 
 
 def sampling_arguments(spec: SamplingSpec, room: int, eos_ids: Sequence[int]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from sdpo.algorithms.registry import descriptor_of
+from sdpo.config.adapters import MOVING
 from sdpo.config.schema import Config
 from sdpo.kernels.chunk_terms import LogProbs
 from sdpo.kernels.divergence import Divergence
@@ -22,7 +23,6 @@ from sdpo.kernels.policy import loss_temperature
 from sdpo.kernels.support import top_ids
 from sdpo.models.forward import PolicyModule
 from sdpo.teacher.base import Teacher, score_in_eval_mode
-from sdpo.teacher.teachers import MOVING
 from sdpo.tokens.packing import PackedSide
 from sdpo.weights.source import WeightSource
 from sdpo.weights.transport import publish, transport_of

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
+from sdpo.config.adapters import MOVING
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.kernels.lazy_logits import InterpolatedScores, LazyLogits, ResponseScores
 from sdpo.models.forward import PolicyModule
@@ -17,7 +18,6 @@ from sdpo.tokens.packing import PackedSide
 from sdpo.weights.source import Group
 from sdpo.weights.target import by_own_name
 
-MOVING = ("ema", "snapshot")  # a snapshot is an average that goes all the way, at every K-th batch
 LOW_BITS = 16  # of a float32, below those that it has in common with a bfloat16
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from sdpo.config.schema import Config
 from sdpo.data.store import PromptStore
 from sdpo.grading.source_grader import fingerprint
+from sdpo.models.file_names import digest_of
 from sdpo.models.load import resolve_model_path
 from sdpo.training.jobs import Jobs
 
-PROMPTS, BLOCKS, BLOCK = 5000, 64, 4096  # read at most: prompts of a part, blocks of a weight file, bytes of a block
+PROMPTS = 5000  # of a part, read at most
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -25,7 +26,7 @@ def describe_inputs(config: Config, device: str, train: Jobs, val: Jobs) -> dict
         "train": _contents(train.selection.prompts),
         "val": _contents(val.selection.prompts),
         "val_sources": sorted({prompt.data_source for prompt in _some(val.selection.prompts)}),
-        "model": _weights(Path(resolve_model_path(model.path, model.revision))),
+        "model": digest_of(Path(resolve_model_path(model.path, model.revision))),
         "machine": _machine(device),
     }
 
@@ -37,18 +38,6 @@ def _some(prompts: PromptStore) -> list[Any]:
 def _contents(prompts: PromptStore) -> str:
     digest = hashlib.sha256(b"".join(fingerprint(prompt, "", False) for prompt in _some(prompts)))
     return f"{len(prompts)} problems, {digest.hexdigest()[:12]}"
-
-
-def _weights(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.name == "config.json" or p.suffix in (".safetensors", ".bin")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size};".encode())
-        with path.open("rb") as file:
-            for start in (*range(0, size, max(BLOCK, size // BLOCKS)), max(0, size - BLOCK)):
-                file.seek(start)
-                digest.update(file.read(BLOCK))
-    return digest.hexdigest()[:12]
 
 
 def _machine(device: str) -> str:

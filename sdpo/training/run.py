@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sdpo import interrupt
 from sdpo.algorithms.registry import build_algorithm, descriptor_of
+from sdpo.config.adapters import trains_adapter
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
 from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
@@ -42,6 +43,7 @@ def _train(config: Config, run_dir: Path) -> int:
     state = checkpoint.read_state(resume) if resume else TrainerState(0, 0, 0)
     chat = load_chat(config)
     check_context(config)
+    check_structure(config)
     val_jobs = load_jobs(config, chat, "val")
     train_jobs, order, total_steps = load_training(config, chat, state.step)
     builder = RepromptBuilder(config.actor_rollout_ref.actor.self_distillation, chat, config.data.seed)
@@ -173,6 +175,14 @@ def check_context(config: Config) -> None:
             allowed = f"at most {positions - data.max_response_length}: {MODELS} are {positions}"
             fix = f"lower it, or data.max_response_length={data.max_response_length}"
             raise ConfigError(problem(key, length, allowed, fix))
+
+
+def check_structure(config: Config) -> None:
+    """Raises ConfigError for an adapter that does not fit the model."""
+    if trains_adapter(config.actor_rollout_ref.model):
+        from sdpo.models.adapter_files import check_adapter  # PEFT takes a second to import
+
+        check_adapter(config)
 
 
 def load_training(config: Config, chat: ChatRenderer, step: int) -> tuple[Jobs, PromptOrder | None, int]:

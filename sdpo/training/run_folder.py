@@ -43,6 +43,13 @@ _ACTOR = "actor_rollout_ref.actor"
 FIXED = (
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.override_config",
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora_alpha",
+    "actor_rollout_ref.model.lora_adapter_path",
+    "actor_rollout_ref.model.target_modules",
+    "actor_rollout_ref.model.use_rslora",
+    "actor_rollout_ref.model.use_dora",
+    f"{_ACTOR}.self_distillation.teacher_lora_rank",
     f"{_ACTOR}.policy_loss.loss_mode",
     f"{_ACTOR}.self_distillation.teacher_regularization",
 )

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
 
+from sdpo.models.adapters import STUDENT, adapted, merged, without_adapters
 from sdpo.models.file_names import names_in_files, stored_tensors
+from sdpo.models.shard import whole
 
 Group = dict[str, torch.Tensor]  # full tensors by the names of the files: a layer, or what is before or behind them
 
@@ -32,19 +33,21 @@ class ParamMeta(NamedTuple):
 
 
 class WeightSource:
-    """Of `lm`, sharded or not. dtype: of the floating-point tensors, but for those that the family keeps in float32;
-    None leaves all as they are. Gathering is a collective: every rank goes through it, to the end."""
+    """Of `lm`, sharded or not; an adapter is merged into copies of the weights. dtype: of the floating-point tensors,
+    but for those that the family keeps in float32; None leaves all as they are. Gathering is a collective: every rank
+    goes through it, to the end."""
 
     def __init__(self, lm: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
         self._lm, self._dtype = lm, dtype
         self._files = stored_tensors(lm.name_or_path)
         plan = lm._get_dtype_plan(dtype) if dtype else {}
+        self._adapted = adapted(lm)
         self._kept = build_glob_alternation(list(plan))[0] if plan else None
 
     @property
     def tied(self) -> tuple[str, ...]:
         """Names that are left out, because another name has the same tensor."""
-        state = self._lm.state_dict(keep_vars=True)
+        state = self._state()
         again = {name: _bare(state[name]) for name in state.keys() - self._sent(state).keys()}
         return tuple(sorted(names_in_files(self._lm, again, self._files)))
 
@@ -88,13 +91,16 @@ class WeightSource:
         layers: dict[str, Group] = {}
         before: Group = {}
         behind: Group = {}
-        for name, tensor in self._sent(self._lm.state_dict(keep_vars=True)).items():
+        for name, tensor in self._sent(self._state()).items():
             number = re.match(r"(\D+\.)?\d+(?=\.)", name)
             if number:
                 layers.setdefault(number[0], {})[name] = tensor
             else:
                 (behind if layers else before)[name] = tensor
         return [group for group in (before, *layers.values(), behind) if group]
+
+    def _state(self) -> Group:
+        return without_adapters(self._lm.state_dict(keep_vars=True))
 
     def _sent(self, state: Group) -> Group:
         """Of the names of one tensor the one that the family ties others to."""
@@ -110,10 +116,9 @@ class WeightSource:
         return self._dtype
 
     def _full(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.detach().to(self._wire_dtype(name, tensor))
-        if isinstance(tensor, DTensor):  # offloaded shards are gathered where the others are
-            return tensor.to(tensor.device_mesh.device_type).full_tensor()
-        return tensor
+        layer = self._adapted.get(name.removesuffix(".weight"))
+        own = merged(layer, STUDENT) if layer is not None else tensor.detach()
+        return whole(own.to(self._wire_dtype(name, tensor)))
 
 
 def _bare(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Ways for weights to go. A further one is a module with the functions of `Transport` and a line in `transport_of`.
 
-    place = publish(WeightSource(student.lm, dtype), base, version, rank)  # on every rank of the trainer
-    load_into(lm, transport_of(place).receive(place, version))             # wherever they are wanted
+place = publish(WeightSource(student.lm, dtype), base, version, rank)  # on every rank of the trainer
+load_into(lm, transport_of(place).receive(place, version))             # wherever they are wanted
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sdpo.weights import in_process, shared_memory
 
 if TYPE_CHECKING:
-    from sdpo.weights.source import Group, WeightSource
+    from sdpo.weights.source import Group
 
 
 class Transport(Protocol):
@@ -38,7 +38,18 @@ def transport_of(place: str) -> Transport:
     return in_process if place.startswith(in_process.PREFIX) else shared_memory
 
 
-def publish(source: WeightSource, base: str, version: int, rank: int = 0) -> str:
+class Source(Protocol):
+    """Tensors that all ranks gather together (`WeightSource`, `AdapterSource`)."""
+
+    @property
+    def tied(self) -> Sequence[str]: ...
+
+    def gathered(self) -> Iterator[Group]: ...
+
+    def join_in(self) -> None: ...
+
+
+def publish(source: Source, base: str, version: int, rank: int = 0) -> str:
     """Sends from rank 0 what all ranks gather. Returns the place, on the others ""."""
     if rank:
         source.join_in()

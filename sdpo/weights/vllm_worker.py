@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sdpo.errors import RolloutError, problem
+
 
 class PublishedWeights:
     """Mixed into the worker: `self` is one of vLLM's `Worker`s. Called by name through `collective_rpc`."""
@@ -21,3 +23,14 @@ class PublishedWeights:
         for layer in layers:
             if hasattr(layer, "tie_weights") and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
+
+    def load_published_adapter(self: Any, name: str, number: int, folder: str) -> None:
+        """vLLM reads an adapter under a number once, and again only under another. A layer that it does not know by its
+        whole name it would leave out, silently: it compares the last part."""
+        from vllm.lora.request import LoRARequest
+
+        self.add_lora(LoRARequest(name, number, folder))
+        manager = self.model_runner.lora_manager._adapter_manager
+        lost = sorted(manager.get_adapter(number).loras.keys() - manager.modules.keys())
+        if lost:
+            raise RolloutError(problem("adapter layers", lost[:3], "layers of vLLM's model", "use rollout.lora=merged"))

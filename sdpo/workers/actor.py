@@ -14,10 +14,12 @@ import torch.distributed as dist
 
 from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.rows import weighted
+from sdpo.config.adapters import needs_reference, trains_adapter
 from sdpo.config.schema import ActorConfig, Config
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.kernels.policy import policy_terms
 from sdpo.losses.total import TotalLoss
+from sdpo.models.adapters import START, STUDENT, adapter_tensors, add_adapters
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
 from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, shard
@@ -26,7 +28,8 @@ from sdpo.offload.file_weights import FileWeights
 from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
-from sdpo.rollout.build import engine_dtype
+from sdpo.rollout.build import adapter_to_publish, engine_dtype
+from sdpo.teacher.adapters import AdapterTeacher, build_adapter_teacher
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.teacher.remote import RemoteTeacher, Servers
 from sdpo.teacher.teachers import FrozenTeacher, build_reference, build_teacher
@@ -34,6 +37,7 @@ from sdpo.tokens.loss_batch import loss_batch
 from sdpo.tokens.packing import MicroBatch, PackedSide, pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
 from sdpo.tracking.pooling import Sums, merge, pool
+from sdpo.weights.adapter import AdapterSource
 from sdpo.weights.source import WeightSource
 from sdpo.weights.transport import publish
 from sdpo.workers import actor_state
@@ -115,11 +119,16 @@ class Actor:
         self.teacher: Teacher | None = None
         if servers is not None:
             self.teacher = RemoteTeacher(config, self.student, servers, rank, world_size, device)
+        elif descriptor.needs_teacher and trains_adapter(config.actor_rollout_ref.model):
+            self.teacher = build_adapter_teacher(settings, self.student)
         elif descriptor.needs_teacher:
             self.teacher = build_teacher(actor.self_distillation, self.student, self._build_teacher_module)
-        self.reference: FrozenTeacher | None = None  # the policy that the run started from
-        if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
-            self.reference = build_reference(self.teacher, self._build_teacher_module)
+        self.reference: FrozenTeacher | AdapterTeacher | None = None  # the policy that the run started from
+        if needs_reference(config):
+            if trains_adapter(config.actor_rollout_ref.model):
+                self.reference = AdapterTeacher(self.student, START)
+            else:
+                self.reference = build_reference(self.teacher, self._build_teacher_module)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.student.parameters() if p.requires_grad],
             lr=actor.optim.lr,
@@ -146,6 +155,8 @@ class Actor:
         module = PolicyModule(load_policy(self.config, DTYPES[dtype]), self.vocab_size)
         if check:  # now, while all of the model is in this process
             check_scores(module, settings.model.path)
+            if trains_adapter(settings.model):
+                add_adapters(module.lm, self.config, DTYPES[settings.actor.fsdp_config.param_dtype])
         return shard(module, settings.actor.fsdp_config, self.world_size, self.device, offload)
 
     # -- one rollout batch ---------------------------------------------------------------------------------------------
@@ -264,7 +275,10 @@ class Actor:
 
     def _reference_log_probs(self, shares: list[RankShare]) -> list[list[torch.Tensor]]:
         assert self.reference is not None  # the configuration asks for it
-        found = [self._log_probs(share, partial(score_in_eval_mode, self.reference.module)) for share in shares]
+        scores: Callable[[PackedSide], ResponseScores] = partial(score_in_eval_mode, self.reference.module)
+        if isinstance(self.reference, AdapterTeacher):
+            scores = self.reference.scores
+        found = [self._log_probs(share, scores) for share in shares]
         self.reference.release()
         return found
 
@@ -286,18 +300,25 @@ class Actor:
 
     def publish(self, base: str) -> str:
         """Sends the student's weights to the engines; returns the place to load them from (on rank 0)."""
-        source = WeightSource(self.student.lm, engine_dtype(self.config, self.device))
-        return publish(source, base, self.policy_version, self.rank)
+        kind = AdapterSource if adapter_to_publish(self.config) else WeightSource
+        return publish(
+            kind(self.student.lm, engine_dtype(self.config, self.device)), base, self.policy_version, self.rank
+        )
 
     def export(self, folder: str) -> None:
-        """Writes the student as an ordinary Hugging Face folder (on rank 0)."""
-        from sdpo.models.export import export_hf
+        """Writes the student (on rank 0) as an ordinary Hugging Face folder, or its adapter as one of PEFT's."""
+        from sdpo.models.export import export_adapter, export_hf
 
-        lm, source = self.student.lm, WeightSource(self.student.lm)
+        lm, model, dtype = self.student.lm, self.config.actor_rollout_ref.model, self.config.trainer.export_dtype
+        adapter = trains_adapter(model)
+        tensors = adapter_tensors(lm) if adapter else iter(WeightSource(lm))
         if self.rank:
-            source.join_in()
+            for _ in tensors:  # gathering is a collective
+                pass
+        elif adapter:
+            export_adapter(lm.peft_config[STUDENT], tensors, model, folder, dtype)
         else:
-            export_hf(lm, source, self.config.actor_rollout_ref.model, folder, self.config.trainer.export_dtype)
+            export_hf(lm, tensors, model, folder, dtype)
 
     def save(self, folder: str) -> None:
         actor_state.save(self, folder)

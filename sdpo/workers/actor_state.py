@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, first_line
+from sdpo.models.adapters import STUDENT, adapted, of_adapter
 from sdpo.models.forward import PolicyModule
 from sdpo.workers.checkpoint_reader import CheckpointReader, EntryPlanner
 from sdpo.workers.schedule import Schedule
@@ -90,7 +92,7 @@ def load(actor: Saved, folder: str) -> None:
     present = _names(folder)
     state = _state(actor)
     rng_key = f"rng_{actor.rank}"
-    if rng_key not in present:  # resumed on another number of ranks: keep the fresh generator
+    if f"{rng_key}.cpu" not in present:  # resumed on another number of ranks: keep the fresh generator
         del state[rng_key]
     if "batches" not in present:
         raise CheckpointError(f"checkpoint {folder}: an earlier version wrote it, without the number of batches")
@@ -101,7 +103,7 @@ def load(actor: Saved, folder: str) -> None:
     read_state(state, folder, alone)
     if actor.teacher is not None:
         actor.teacher.load(folder)
-    set_model_state_dict(actor.student, state["student"])
+    set_model_state_dict(actor.student, state["student"], options=StateDictOptions(strict=not adapted(actor.student)))
     if teacher:
         actor.teacher.load_state(teacher[TEACHER])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
@@ -148,12 +150,18 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def _trained(student: PolicyModule) -> dict[str, Any]:
+    """Of a student with an adapter that alone: the rest is the model that it started from."""
+    state = get_model_state_dict(student)
+    return {name: value for name, value in state.items() if of_adapter(name, STUDENT)} if adapted(student) else state
+
+
 def _state(actor: Saved) -> dict[str, Any]:
     rng = {"cpu": torch.get_rng_state()}
     if actor.device == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state()
     state = {
-        "student": get_model_state_dict(actor.student),
+        "student": _trained(actor.student),
         "optimizer": get_optimizer_state_dict(actor.student, actor.optimizer),
         "batches": actor.schedule.batches,
         "policy_version": actor.policy_version,

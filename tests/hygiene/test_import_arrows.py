@@ -29,6 +29,7 @@ HOMES = {
     "ray": ("workers/",),
     "verl.single_controller": ("workers/",),
     "vllm": ("rollout/vllm_engine.py", "rollout/vllm_async.py", "weights/", "grading/vllm_calls.py"),
+    "peft": ("models/", "teacher/adapters.py"),
     "hydra": ("config/compose.py", "main_sdpo.py"),
     "omegaconf": ("config/compose.py", "main_sdpo.py"),
     **dict.fromkeys(

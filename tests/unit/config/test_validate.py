@@ -214,7 +214,7 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
         ),
         pytest.param(
             REMOTE | {"actor_rollout_ref.model.lora_rank": 8},
-            "actor_rollout_ref.model.lora_rank: got 8; allowed: 0 in this version",
+            "actor_rollout_ref.ref.placement: got 'remote'; allowed: colocated with an adapter; with an adapter the",
             id="a remote teacher and adapters",
         ),
         pytest.param(
@@ -317,9 +317,39 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="a service without an address",
         ),
         pytest.param(
-            {f"{MODEL}.lora_rank": 8},
-            f"{MODEL}.lora_rank: got 8; allowed: 0 in this version",
-            id="adapters",
+            {f"{MODEL}.use_dora": True},
+            f"{MODEL}.use_dora: got True; allowed: false with {MODEL}.lora_rank=0; there is no adapter: set lora_rank",
+            id="a kind of adapter without an adapter",
+        ),
+        pytest.param(
+            {f"{DISTILL}.teacher_lora_rank": 8},
+            f"{DISTILL}.teacher_lora_rank: got 8; allowed: null with {MODEL}.lora_rank=0",
+            id="an adapter of the teacher alone",
+        ),
+        pytest.param(
+            EMA | {f"{MODEL}.lora_rank": 8, f"{DISTILL}.teacher_offload": True},
+            f"{DISTILL}.teacher_offload: got True; allowed: false with an adapter",
+            id="offload of shared weights",
+        ),
+        pytest.param(
+            {f"{MODEL}.lora_rank": 8, f"{DISTILL}.teacher_regularization": "live", f"{DISTILL}.teacher_lora_rank": 8},
+            f"{DISTILL}.teacher_lora_rank: got 8; allowed: null with teacher_regularization=live",
+            id="the rank of an average that is not kept",
+        ),
+        pytest.param(
+            GRPO | {f"{MODEL}.lora_rank": 8, f"{DISTILL}.teacher_lora_rank": 8},
+            f"{DISTILL}.teacher_lora_rank: got 8; allowed: null without a teacher",
+            id="the rank of a teacher that is not there",
+        ),
+        pytest.param(
+            {f"{MODEL}.lora_rank": 8, f"{MODEL}.lora_dropout": 1.0},
+            f"{MODEL}.lora_dropout: got 1.0; allowed: a number in [0, 1)",
+            id="an adapter that sees nothing",
+        ),
+        pytest.param(
+            {f"{MODEL}.lora_adapter_path": "/nowhere"},
+            f"{MODEL}.lora_adapter_path: got '/nowhere'; allowed: adapter_config.json and adapter_model.safetensors",
+            id="a folder without an adapter",
         ),
         pytest.param(
             {"trainer.nnodes": 2},

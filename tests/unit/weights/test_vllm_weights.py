@@ -10,10 +10,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from sdpo.config.schema import RolloutConfig
+from sdpo.config.schema import Config, RolloutConfig
+from sdpo.errors import RolloutError
+from sdpo.models.adapters import active, add_adapters, of_adapter
+from sdpo.models.load import load_policy
+from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, draw_all
+from sdpo.weights.adapter import AdapterSource
 from sdpo.weights.source import WeightSource
-from sdpo.weights.transport import publish
+from sdpo.weights.transport import publish, transport_of
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
@@ -75,3 +80,49 @@ def test_the_source_keeps_what_vllms_weight_sources_promise() -> None:
     assert [name for name, _ in checked] == [meta.name for meta in declared]
     methods = {name for name in vars(VllmSource) if not name.startswith("_")} | {"__iter__"}
     assert methods <= set(dir(WeightSource))
+
+
+def dense() -> tuple[Config, PreTrainedModel]:
+    """A policy with an adapter that does something at each of its layers."""
+    config = Config()
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    model.path, model.lora_rank, model.lora_alpha, model.use_rslora = "builtin://tiny/hard", 12, 6, True
+    actor.policy_loss.loss_mode = "vanilla"
+    lm = load_policy(config, torch.float32).eval()
+    add_adapters(lm, config, torch.float32)
+    move(lm)
+    return config, lm
+
+
+@torch.no_grad()
+def move(lm: PreTrainedModel) -> None:
+    for name, p in lm.named_parameters():
+        if of_adapter(name):
+            p.add_(torch.randn_like(p), alpha=0.05)
+
+
+@pytest.mark.parametrize("how", ["adapter", pytest.param("merged", marks=pytest.mark.slow)])
+def test_after_each_sync_an_adapter_is_scored_as_the_trainer_does(tmp_path: Path, how: str) -> None:
+    """And only then: each version counts from its own load on, and one that vLLM would use in part is refused."""
+    config, lm = dense()
+    config.actor_rollout_ref.rollout.lora, config.actor_rollout_ref.rollout.max_num_seqs = how, 16
+    config.data.max_prompt_length = config.data.max_response_length = 32
+    source = {"adapter": AdapterSource, "merged": WeightSource}[how](lm, torch.float32)
+    engine = build_engine(config, "cpu")
+    with active(lm, None):
+        assert max(off(lm, *each) for each in drawn(engine)) < 1e-4
+    for version in range(1, 4):
+        assert max(off(lm, *each) for each in drawn(engine)) > 0.05
+        place = publish(source, str(tmp_path / "sent"), version)
+        asyncio.run(engine.load_weights(place, version))
+        assert max(off(lm, *each) for each in drawn(engine)) < 1e-4
+        with pytest.raises(RolloutError, match="version"):
+            asyncio.run(engine.load_weights(place, version + 1))
+        assert max(off(lm, *each) for each in drawn(engine)) < 1e-4
+        move(lm)
+    if how == "adapter":
+        groups = [{name.replace("layers.1", "layer.1"): t for name, t in group.items()} for group in source.gathered()]
+        place = transport_of(str(tmp_path)).send(groups, str(tmp_path / "half"), 9)
+        with pytest.raises(RolloutError, match=r"layer\.1\.mlp"):
+            asyncio.run(engine.load_weights(place, 9))
+    engine.close()
