@@ -40,25 +40,29 @@ SHARED_CLOSERS: dict[str, tuple[str, str]] = {
     ),
 }
 _PAIRS = list((FAMILIES | SHARED_CLOSERS).items())
+# First what every mark begins with, so that the other places of a text, nearly all, cost nothing.
 _MARK = re.compile(
-    "|".join(
+    r"(?=[<\[◁]|to=self)(?:"
+    + "|".join(
         (
             rf"<(?P<opened>(?i:{_TAGS}))(?:\s[^<>]{{0,200}})?>",
             rf"</(?P<closed>(?i:{_TAGS}))\s*+>\s*+",
             *(f"(?P<open{i}>{pair[0]})|(?P<close{i}>(?:{pair[1]})\\s*+)" for i, (_, pair) in enumerate(_PAIRS)),
         )
     )
+    + ")"
 )
 # Sentences, not marks, and at the start only. In another wording (Here's) they count where both stand.
 _GRANITE = re.compile(r"\s*Here(?: i|')s my thought process:")
 _GRANITE_END = re.compile(r"Here(?: i|')s my response:\s*")
 # What some families put around the answer itself; calls keep theirs for the parser that reads them.
 _SHELL = re.compile(
+    r"(?=<\||to=user)(?:"
     r"(?:<\|start\|>\s*assistant)?<\|channel\|>(?:final|commentary)(?:\s*<\|constrain\|>\w+)?<\|message\|>"
     r"|<\|(?:end|return|end_message|message_model|content_text|content_model_end_sampling|eot)\|>"
     r"|(?:<\|start\|>\s*assistant\s*)?to=user<\|message\|>"
     r"|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|<\|(?:begin|end)_of_solution\|>"
-    r"|<\|(?:open|close)\|>(?:response|message)<\|sep\|>"
+    r"|<\|(?:open|close)\|>(?:response|message)<\|sep\|>)"
 )
 _CALL = re.compile(r"to=(?!(?:self|user)\b)[\w.-]{1,200}[^<\n]{0,100}<\||<\|content_invoke|<\|open\|>\s*call\b")
 _RESPONSE = re.compile(r"\s*<response>(.*)</response>\s*", re.DOTALL)

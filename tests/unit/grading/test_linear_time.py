@@ -37,7 +37,7 @@ from sdpo.sandbox.outcome import Fault, ProgramOutcome
 from sdpo.sandbox.sandbox import flavor
 from sdpo.tokens.think import strip_think
 
-SIZE, FACTOR = 12_000, 8
+SIZE, FACTOR, CONSTANT_S = 12_000, 8, 0.05
 
 # Repeated to the size; a pair is (once at the start, repeated), a triple has an end too.
 TEXTS: dict[str, tuple[str, str, str]] = {
@@ -280,9 +280,11 @@ def too_slow(search: Callable[[str], object], text: Callable[[int], str]) -> tup
     """Seconds for a text and for one eight times as long, where that is too much three times in a row: what else runs
     on the machine slows a thread down, too."""
     for _ in range(3):
-        small = min(seconds(search, text(SIZE)) for _ in range(2))
         large = seconds(search, text(FACTOR * SIZE))
-        if large <= 3 * FACTOR * small + 0.05:
+        if large <= CONSTANT_S:
+            return None
+        small = min(seconds(search, text(SIZE)) for _ in range(2))
+        if large <= 3 * FACTOR * small + CONSTANT_S:
             return None
     return small, large
 
