@@ -1,7 +1,7 @@
 # Two commands: `make quickstart` and `make test`. Both make .venv first and skip that when it is done.
 #
 #   make quickstart ARGS="trainer.seed=1"      pass overrides to the run
-#   make test ARGS="-k divergence"             pass options to pytest
+#   make test ARGS="-k divergence"             pass options to pytest; it uses two processes, "-n 0" one
 #   make install PYTHON=/path/to/python3.11    choose the interpreter of .venv
 #   make install TORCH_INDEX=https://...       another place for the CPU build of torch
 
@@ -79,7 +79,7 @@ quickstart: $(STAMP)
 	@$(PY) -m sdpo.main_sdpo $(ARGS)
 
 test: $(STAMP)
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check .

@@ -44,7 +44,15 @@ EXTRAS = {
     # What reads the weights; the package that carries them asks for llama-cpp-python besides: requirements-smollm2.txt.
     "smollm2": ["gguf>=0.19"],
     "modal": ["modal>=1.6,<2"],
-    "test": ["hypothesis>=6.170", "mypy>=2.4", "pytest>=9,<10", "pytest-timeout>=2.4", "ruff>=0.17", "websockets>=15"],
+    "test": [
+        "hypothesis>=6.170",
+        "mypy>=2.4",
+        "pytest>=9,<10",
+        "pytest-timeout>=2.4",
+        "pytest-xdist>=3.8",
+        "ruff>=0.17",
+        "websockets>=15",
+    ],
 }
 
 setup(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
+if TYPE_CHECKING:
+    from forked_programs import Programs
+    from xdist.scheduler import LoadScopeScheduling
+
 # Before anything imports torch, ray, vllm or a hub client: they read these once. Child processes inherit them.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",  # trainer and engine take turns; a spinning OpenMP team starves the other
-    "OMP_NUM_THREADS": "2",
+    "OMP_NUM_THREADS": "1",  # two processes run tests
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -35,6 +41,7 @@ for name, value in ENVIRONMENT.items():
 for name in ("HF_HUB_OFFLINE", "WANDB_MODE"):
     os.environ[name] = ENVIRONMENT[name]  # not left to whatever the shell had: tests never reach a network
 os.environ.pop("RAY_ADDRESS", None)  # nor somebody's cluster
+sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share: forked_programs
 
 # The same examples every time, nothing written to the checkout, no time limit: red is red for everybody.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
@@ -61,6 +68,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         if not torch.cuda.is_available():
             _skip(items, "gpu", "needs an NVIDIA GPU: torch.cuda.is_available() is False")
+
+
+RAY = {"tests/equivalence/test_clusters.py", "tests/equivalence/test_remote_teacher.py"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """A file stays in one process; so do those that start Ray, one cluster after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "ray" if file in RAY else file
+
+    return Files(config, log)
 
 
 def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
@@ -133,6 +156,16 @@ def nothing_is_written_outside_of_temporary_folders(
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     assert not changed, f"{request.path.name} changed the checkout (a path of its own is missing): {changed[:10]}"
     assert not left, f"{request.path.name} wrote to the folder it ran in (tmp_path is missing somewhere): {left[:10]}"
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Runs `main_sdpo` and scripts as programs of their own, quickly."""
+    from forked_programs import Programs
+
+    server = Programs()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,14 @@ COMMAND = [
 ]
 
 
-def _run(folder: Path, *more: str, die_in: tuple[str, str] | None = None) -> subprocess.CompletedProcess:
-    """die_in: phase and signal."""
-    program = ["-m", "sdpo.main_sdpo"] if die_in is None else [str(HERE / "die_in_phase.py"), *die_in]
-    words = [sys.executable, *program, *COMMAND, f"trainer.default_local_dir={folder}", *more]
-    return subprocess.run(words, timeout=280, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def run(programs):
+    def start(folder: Path, *more: str, die_in: tuple[str, str] | None = None) -> subprocess.CompletedProcess:
+        """die_in: phase and signal."""
+        program = ["-m", "sdpo.main_sdpo"] if die_in is None else [HERE / "die_in_phase.py", *die_in]
+        return programs.run(*program, *COMMAND, f"trainer.default_local_dir={folder}", *more)
+
+    return start
 
 
 def _weights(folder: Path) -> list[bytes]:
@@ -48,16 +51,18 @@ def _steps(folder: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> Path:
+    """By an interpreter of its own: nothing may depend on the order of sets that forks have in common."""
     folder = tmp_path_factory.mktemp("unbroken")
-    assert _run(folder).returncode == 0
+    words = [sys.executable, "-m", "sdpo.main_sdpo", *COMMAND, f"trainer.default_local_dir={folder}"]
+    subprocess.run(words, timeout=280, check=True, capture_output=True)
     return folder
 
 
 @pytest.mark.parametrize("phase", ["rollout", "update", "save"])
-def test_a_run_killed_in_the_middle_of_a_phase_ends_like_an_unbroken_one(unbroken, tmp_path, phase):
-    assert _run(tmp_path, die_in=(phase, "SIGKILL")).returncode == -signal.SIGKILL
+def test_a_run_killed_in_the_middle_of_a_phase_ends_like_an_unbroken_one(run, unbroken, tmp_path, phase):
+    assert run(tmp_path, die_in=(phase, "SIGKILL")).returncode == -signal.SIGKILL
     assert _complete(tmp_path) == ["step_1", "step_2"]
-    assert _run(tmp_path).returncode == 0
+    assert run(tmp_path).returncode == 0
     assert _weights(tmp_path) == _weights(unbroken)
     assert _steps(tmp_path) == _steps(unbroken) == [1, 2, 3, 4]
     assert [p.name for p in sorted(tmp_path.glob("checkpoints/step_*"))] == ["step_3", "step_4"]
@@ -81,15 +86,17 @@ def _accuracies(folder: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("phase", "name", "kept"), [("rollout", "SIGINT", 2), ("validate", "SIGTERM", 3)])
-def test_what_was_trained_before_a_signal_is_kept_without_a_checkpoint_before_it(unbroken, tmp_path, phase, name, kept):
+def test_what_was_trained_before_a_signal_is_kept_without_a_checkpoint_before_it(
+    run, unbroken, tmp_path, phase, name, kept
+):
     """`save_freq=-1`, the default, writes checkpoints at the end only."""
-    stopped = _run(tmp_path, "trainer.save_freq=-1", die_in=(phase, name))
+    stopped = run(tmp_path, "trainer.save_freq=-1", die_in=(phase, name))
     assert stopped.returncode == 128 + signal.Signals[name]
     word = "interrupted" if name == "SIGINT" else "terminated"
     (line,) = [line for line in stopped.stderr.splitlines() if not line.startswith("WARNING")]
     assert line == f"{word}; the same command goes on after step {kept}"
     assert _complete(tmp_path) == [f"step_{kept}"]
-    resumed = _run(tmp_path, "trainer.save_freq=-1")
+    resumed = run(tmp_path, "trainer.save_freq=-1")
     assert resumed.returncode == 0 and f"resuming after step {kept}" in resumed.stdout
     assert _weights(tmp_path) == _weights(unbroken)
     assert _responses(tmp_path) == _responses(unbroken)
@@ -98,12 +105,12 @@ def test_what_was_trained_before_a_signal_is_kept_without_a_checkpoint_before_it
 
 @pytest.mark.slow
 @pytest.mark.parametrize("die_in", [("update", "SIGKILL"), ("rollout", "SIGINT")])
-def test_a_run_one_step_off_ends_like_an_unbroken_one_too(tmp_path, die_in):
+def test_a_run_one_step_off_ends_like_an_unbroken_one_too(run, tmp_path, die_in):
     """The samples of step 3 were drawn by weights that are gone when step 2 is taken up."""
     one_off = "actor_rollout_ref.rollout.max_staleness=1"
-    assert _run(tmp_path / "unbroken", one_off).returncode == 0
-    assert _run(tmp_path / "stopped", one_off, die_in=die_in).returncode != 0
-    assert _run(tmp_path / "stopped", one_off).returncode == 0
+    assert run(tmp_path / "unbroken", one_off).returncode == 0
+    assert run(tmp_path / "stopped", one_off, die_in=die_in).returncode != 0
+    assert run(tmp_path / "stopped", one_off).returncode == 0
     assert _weights(tmp_path / "stopped") == _weights(tmp_path / "unbroken")
     assert _responses(tmp_path / "stopped") == _responses(tmp_path / "unbroken")
     metrics = [json.loads(line) for line in (tmp_path / "stopped/metrics.jsonl").read_text().splitlines()]

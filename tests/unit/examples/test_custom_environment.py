@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 SMALL = [
@@ -19,15 +17,9 @@ SMALL = [
 ]
 
 
-def test_a_wrong_answer_gets_a_second_try_and_a_hint_of_its_own(repository: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(repository / "examples/custom_environment.py"), *SMALL]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-    )
+def test_a_wrong_answer_gets_a_second_try_and_a_hint_of_its_own(programs, repository: Path, tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repository)}
+    done = programs.run(repository / "examples/custom_environment.py", *SMALL, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs/custom_environment"
     (metrics,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())

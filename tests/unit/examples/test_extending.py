@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -95,7 +94,7 @@ def test_an_environment_of_a_file_asks_its_tool_and_ties_feedback_to_a_turn(bloc
     assert [m["content"] for turn in policy.turns for m in turn.said] == ["unknown", "blue"]
 
 
-def test_an_engine_is_a_file_a_branch_and_a_name(blocks, tmp_path: Path) -> None:
+def test_an_engine_is_a_file_a_branch_and_a_name(programs, blocks, tmp_path: Path) -> None:
     package = copied_package(tmp_path)
     implementation, branch = blocks["An engine"]
     (tmp_path / implementation.partition("\n")[0].removeprefix("# ")).write_text(implementation)
@@ -103,22 +102,22 @@ def test_an_engine_is_a_file_a_branch_and_a_name(blocks, tmp_path: Path) -> None
     limits = package / "config/limits.py"
     limits.write_text(limits.read_text().replace('("vllm", "hf")', '("vllm", "hf", "uniform")'))
     settings = ["actor_rollout_ref.rollout.name=uniform", "actor_rollout_ref.rollout.max_log_prob_diff=0"]
-    command = [sys.executable, "-m", "sdpo.main_sdpo", *SMALL, *settings, "trainer.default_local_dir=run"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    command = ["-m", "sdpo.main_sdpo", *SMALL, *settings, "trainer.default_local_dir=run"]
+    done = programs.run(*command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert line["train/accuracy"] == 0 and line["train/step_samples"] == 16
 
 
-def test_an_algorithm_is_a_file_a_descriptor_and_a_root_configuration(blocks, tmp_path: Path) -> None:
+def test_an_algorithm_is_a_file_a_descriptor_and_a_root_configuration(programs, blocks, tmp_path: Path) -> None:
     package = copied_package(tmp_path)
     implementation, descriptor, root = blocks["An algorithm"]
     for text in (implementation, root):
         (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
     registry = package / "algorithms" / "registry.py"
     insert(registry, '        Descriptor("sdpo"', f"        {descriptor.strip()},\n")
-    command = [sys.executable, "-m", "sdpo.main_sdpo", "--config-name", "rft", *SMALL, "trainer.default_local_dir=run"]
-    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    command = ["-m", "sdpo.main_sdpo", "--config-name", "rft", *SMALL, "trainer.default_local_dir=run"]
+    done = programs.run(*command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "RFT, cross-entropy on successes" in done.stdout
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

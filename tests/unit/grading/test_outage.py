@@ -4,8 +4,6 @@ back."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -25,18 +23,14 @@ SETTINGS = [
 ]
 
 
-def run(folder: Path, *program: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, *program, *SETTINGS, f"trainer.default_local_dir={folder}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
-
-
 def lines(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def test_an_outage_stops_training_with_a_named_error_and_resume_goes_on(tmp_path):
+def test_an_outage_stops_training_with_a_named_error_and_resume_goes_on(programs, tmp_path):
     broken = tmp_path / "run"
-    stopped = run(broken, str(HERE / "outage.py"), "2")
+    settings = [*SETTINGS, f"trainer.default_local_dir={broken}"]
+    stopped = programs.run(HERE / "outage.py", "2", *settings)
     assert stopped.returncode == 6, stopped.stderr[-2000:]
     assert "could not be graded" in stopped.stderr
     assert "out of memory" in stopped.stderr
@@ -49,7 +43,7 @@ def test_an_outage_stops_training_with_a_named_error_and_resume_goes_on(tmp_path
     assert len(samples) == 8
     assert {line["status"] for line in samples} == {"infra_error"}
     assert {line["reward"] for line in samples} == {None}
-    resumed = run(broken, "-m", "sdpo.main_sdpo")
+    resumed = programs.run("-m", "sdpo.main_sdpo", *settings)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     assert [line["step"] for line in lines(broken, "metrics.jsonl") if line["step"]] == [1, 2]
     graded = [line for line in lines(broken, "samples.jsonl") if line["step"] == 2 and line["phase"] == "train"]

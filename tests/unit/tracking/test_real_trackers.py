@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -56,20 +57,15 @@ def wandb_points(record) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def resumed_run(tmp_path_factory) -> Path:
+def resumed_run(programs, tmp_path_factory) -> Path:
     """Logged to step 14, killed, resumed from 10, logged to 20."""
     pytest.importorskip("wandb")
-    import verl.utils.tracking  # noqa: F401  # before the fork: it takes seconds
-
     run_dir = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
         patch.delenv("WANDB_DIR", raising=False)
         patch.delenv("TENSORBOARD_DIR", raising=False)
-        child = os.fork()
-        if child == 0:
-            crash_after_step_14(run_dir)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert programs.run(__file__, run_dir).returncode == 9
         with RunLog(run_dir, tracked_config(), resume_step=10, console=RunConsole(io.StringIO())) as log:
             for step in range(11, 21):
                 log.metrics(step, {"train/accuracy": step / 100, "loss": 1.0})
@@ -134,3 +130,7 @@ def test_without_a_login_wandb_records_offline(tmp_path, monkeypatch, caplog):
     (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
     points = [wandb_points(r) for r in wandb_records(path) if r.WhichOneof("record_type") == "history"]
     assert [p["train/accuracy"] for p in points] == [0.5]
+
+
+if __name__ == "__main__":
+    crash_after_step_14(Path(sys.argv[1]))

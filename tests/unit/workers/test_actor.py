@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -311,12 +309,12 @@ def test_the_exported_folder_is_the_student_for_any_loader(actor_config, mini_ba
     torch.testing.assert_close(loaded(ids).logits, actor.student.lm(ids).logits)
 
 
-def _run_ranks(folder: Path, world: int, config: Config, *batches: list[MiniBatch]):
+def _run_ranks(programs, folder: Path, world: int, config: Config, *batches: list[MiniBatch]):
     """Every rank's updates with rollout batches of mini-batches; the last report, student and teacher."""
     torch.save((config, batches), folder / "input.pt")
-    script = str(Path(__file__).parent / "fsdp_rank.py")
-    ranks = [subprocess.Popen([sys.executable, script, str(folder), str(rank), str(world)]) for rank in range(world)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0] * world
+    script = Path(__file__).with_name("fsdp_rank.py")
+    ranks = [programs.start(script, folder, rank, world) for rank in range(world)]
+    assert [rank.finish().returncode for rank in ranks] == [0] * world
     return torch.load(folder / "result.pt", weights_only=False)
 
 
@@ -324,7 +322,7 @@ def _run_ranks(folder: Path, world: int, config: Config, *batches: list[MiniBatc
     ("rows", "interval"),
     [(7, "batch"), (1, "optimizer_step")],  # one row: the other rank has nothing and must still join
 )
-def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path, rows, interval):
+def test_two_fsdp_ranks_take_the_steps_of_one(programs, actor_config, mini_batch, tmp_path, rows, interval):
     batch = MiniBatch(mini_batch.rows[:rows])
     actor = actor_config.actor_rollout_ref.actor
     actor.ppo_micro_batch_size_per_gpu, actor.optim.lr_warmup_steps = 2, 3
@@ -333,7 +331,7 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
     single = _actor(actor_config)
     _update(single, batch, batch)
     expected = _update(single, batch)
-    report, state, teacher = _run_ranks(tmp_path, 2, actor_config, [batch, batch], [batch])
+    report, state, teacher = _run_ranks(programs, tmp_path, 2, actor_config, [batch, batch], [batch])
     assert report.policy_version == 3 and report.metrics["actor/lr"] == expected.metrics["actor/lr"] == 1e-2
     exported = load_file(tmp_path / "model_best/model.safetensors")
     assert exported and all(torch.equal(tensor, state[name]) for name, tensor in exported.items())
@@ -353,10 +351,10 @@ def test_two_fsdp_ranks_take_the_steps_of_one(actor_config, mini_batch, tmp_path
         assert torch.equal(state[name], value), name
 
 
-def test_one_rank_reads_the_bfloat16_teacher_of_two(actor_config, mini_batch, tmp_path, no_process_group):
+def test_one_rank_reads_the_bfloat16_teacher_of_two(programs, actor_config, mini_batch, tmp_path, no_process_group):
     actor = actor_config.actor_rollout_ref.actor
     actor.fsdp_config.param_dtype = actor.self_distillation.teacher_master_dtype = "bfloat16"
-    _, _, rounded = _run_ranks(tmp_path, 2, actor_config, [mini_batch, mini_batch])
+    _, _, rounded = _run_ranks(programs, tmp_path, 2, actor_config, [mini_batch, mini_batch])
     teacher = _actor(actor_config).teacher
     before = {name: value.full_tensor().clone() for name, value in teacher.state().items()}
     single = _actor(actor_config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,11 +47,12 @@ def test_the_numbers_are_those_of_a_plain_forward_pass(actor_config, mini_batch,
         assert line["teacher"] == pytest.approx(teacher, abs=2e-3)
 
 
-def test_of_two_fsdp_ranks_the_first_notes_its_rows_and_neither_waits_for_the_other(actor_config, mini_batch, tmp_path):
+def test_of_two_fsdp_ranks_the_first_notes_its_rows_and_neither_waits_for_the_other(
+    programs, actor_config, mini_batch, tmp_path
+):
     torch.save((actor_config, [[mini_batch]]), tmp_path / "input.pt")
-    script = str(Path(__file__).parent / "fsdp_rank.py")
-    ranks = [subprocess.Popen([sys.executable, script, str(tmp_path), str(rank), "2"]) for rank in range(2)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    ranks = [programs.start(Path(__file__).with_name("fsdp_rank.py"), tmp_path, rank, 2) for rank in range(2)]
+    assert [rank.finish().returncode for rank in ranks] == [0, 0]
     rows = {(row.prompt_uid, row.sample_index): row for row in mini_batch.rows}
     lines = torch.load(tmp_path / "result.pt", weights_only=False)[0].tokens
     assert 0 < len(lines) < len(rows)
