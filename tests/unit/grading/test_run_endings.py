@@ -117,7 +117,7 @@ def test_an_answer_counts_for_the_one_call_that_it_came_to(code_grader, ending):
 def test_a_thread_that_ends_the_process_after_an_honest_answer_ends_the_calls_after_it(code_grader):
     source = (
         "import os, threading, time\ndef f(x):\n"
-        "    threading.Thread(target=lambda: (time.sleep(0.02), os._exit(0))).start()\n"
+        "    threading.Thread(target=lambda: (time.sleep(0.3), os._exit(0))).start()\n"
         "    return 1 if x == 0 else time.sleep(1)"
     )
     result = code_grader.grade_source(source, read_tests(CALLS), SHORT)

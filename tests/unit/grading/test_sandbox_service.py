@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import gc
@@ -51,6 +52,7 @@ MIX = (
 )
 HANG = ("while True: pass", STDIN, GradeStatus.TIMEOUT)
 FLOOD = ("while True: print('x' * 10_000)", STDIN, GradeStatus.OUTPUT_LIMIT)
+PATIENCE_S = 60  # far more than a quiet machine needs
 BOMB = ("import os\nwhile True: os.fork()", STDIN, GradeStatus.RUNTIME_ERROR)
 
 
@@ -166,22 +168,24 @@ def test_a_server_that_is_killed_loses_nothing_and_costs_nobody_a_verdict():
 def test_a_run_that_is_killed_from_outside_is_repeated_and_not_judged(sandbox):
     """As by the kernel when the host runs out of memory."""
     before = sandbox.pool.counters["retries"]
-    own = descendants()
+    own, ended, killed = descendants(), threading.Event(), threading.Event()
 
     def kill_the_child():
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+        while not ended.is_set():
             for pid in descendants() - own:
-                if Path(f"/proc/{pid}/stat").exists():
-                    time.sleep(0.05)
+                time.sleep(0.05)
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                    return
+                    return killed.set()
 
-    thread = threading.Thread(target=kill_the_child)
-    thread.start()
-    outcome = sandbox.run_program("import time\ntime.sleep(0.5)\nprint(1)", b"", Limits(cpu_s=1.0))
-    thread.join()
-    assert outcome.status is GradeStatus.OK
+    while not killed.is_set():  # on a busy machine a run may have ended before it was seen
+        ended.clear()
+        thread = threading.Thread(target=kill_the_child)
+        thread.start()
+        outcome = sandbox.run_program("import time\ntime.sleep(0.5)\nprint(1)", b"", Limits(cpu_s=1.0))
+        ended.set()
+        thread.join()
+        assert outcome.status is GradeStatus.OK
     assert sandbox.pool.counters["retries"] == before + 1
 
 
@@ -212,7 +216,7 @@ def close_during_a_run() -> None:
     time.sleep(0.3)
     sandbox.close()
     thread.join()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while descendants() - before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert descendants() - before == set()
@@ -257,7 +261,7 @@ time.sleep(99)
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while any(Path(f"/proc/{pid}").exists() for pid in tree) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [pid for pid in tree if Path(f"/proc/{pid}").exists()] == []
@@ -370,7 +374,7 @@ def soak(runs: int) -> None:
     wrong = [(case, got) for case, got in zip(cases, done, strict=True) if got is not case[2]]
     assert wrong == []
     assert grown < 48
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while descendants() - processes and time.monotonic() < deadline:
         time.sleep(0.1)
     assert descendants() - processes == set()

@@ -152,7 +152,7 @@ def trackio_server(tmp_path):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "sdpo.cli.dashboard", "trackio", "--project", "dashboards", "--port", str(port)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(200):
+    while process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             break
         time.sleep(0.1)

@@ -28,7 +28,7 @@ def server(tmp_path):
 def _get(server: WatchServer, path: str, host: str | None = None) -> tuple[int, str, dict]:
     request = urllib.request.Request(server.url + path, headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode(), dict(answer.headers)
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode(), dict(error.headers)

@@ -53,6 +53,7 @@ def read_jsonl():
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_S = 120
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
@@ -79,7 +80,7 @@ class Tab:
         if hasattr(self, "_session"):
             message["sessionId"] = self._session
         self._socket.send(json.dumps(message))
-        while (answer := json.loads(self._socket.recv(timeout=30))).get("id") != number:
+        while (answer := json.loads(self._socket.recv(timeout=PATIENCE_S))).get("id") != number:
             pass
         assert "error" not in answer, answer
         return answer["result"]
@@ -106,7 +107,7 @@ class Tab:
 
     @staticmethod
     def _wait(attempt, failure: type[Exception]):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
                 if (found := attempt()) is not None and found != []:
