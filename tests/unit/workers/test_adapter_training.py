@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -311,18 +309,16 @@ def test_what_is_published_is_the_sum_rounded_once(lora_config, mini_batch):
     assert all(torch.equal(rounded[name], value.bfloat16()) for name, value in exact.items())
 
 
-RUN = str(Path(__file__).parent / "adapter_rank.py")
-
-
-def _run_ranks(folder: Path, world: int, config: Config, *batches: list[MiniBatch]):
+def _run_ranks(programs, folder: Path, world: int, config: Config, *batches: list[MiniBatch]):
     folder.mkdir(exist_ok=True)
     torch.save((config, batches), folder / "input.pt")
-    ranks = [subprocess.Popen([sys.executable, RUN, str(folder), str(rank), str(world)]) for rank in range(world)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0] * world
+    script = Path(__file__).with_name("adapter_rank.py")
+    ranks = [programs.start(script, folder, rank, world) for rank in range(world)]
+    assert [rank.finish().returncode for rank in ranks] == [0] * world
     return torch.load(folder / "result.pt", weights_only=False)
 
 
-def test_two_ranks_take_the_steps_of_one(lora_config, mini_batch, tmp_path):
+def test_two_ranks_take_the_steps_of_one(programs, lora_config, mini_batch, tmp_path):
     lora_config.actor_rollout_ref.model.lora_rank = 1  # fewer rows of A than ranks
     lora_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 2
     single = _actor(lora_config)
@@ -330,7 +326,7 @@ def test_two_ranks_take_the_steps_of_one(lora_config, mini_batch, tmp_path):
     _update(single, mini_batch, mini_batch)
     expected = _update(single, mini_batch)
     start, report, student, teacher, weights = _run_ranks(
-        tmp_path, 2, lora_config, [mini_batch, mini_batch], [mini_batch]
+        programs, tmp_path, 2, lora_config, [mini_batch, mini_batch], [mini_batch]
     )
     assert all(torch.equal(start[name], value) for name, value in initial.items())
     for name in ("actor/loss", "actor/grad_norm", "sdpo/divergence"):
