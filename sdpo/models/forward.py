@@ -15,7 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sdpo.errors import ModelError
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.models.load import FIELD
-from sdpo.models.tree_attention import TreePlan, prefix_sharing_unsupported, read_trees
+from sdpo.models.tree_attention import read_trees
+from sdpo.models.tree_plan import TreePlan, reading
 from sdpo.offload.file_weights import FileWeights
 from sdpo.tokens.packing import PackedSide
 
@@ -36,17 +37,16 @@ class PolicyModule(nn.Module):
             raise ModelError(f"{FIELD}: {type(lm).__name__} has no output head; use a causal language model")
         self.vocab_size = min(vocab_size, rows)  # the tokenizer's; padded rows of the head take no probability
         self.in_file: FileWeights | None = None  # a teacher's, when they are not kept in memory
-        self.prefix_sharing_unsupported = prefix_sharing_unsupported(lm)  # None: give it prefix trees
-        if self.prefix_sharing_unsupported is None:
-            read_trees(lm)
+        self.prefix_sharing_unsupported = read_trees(lm)  # None: give it prefix trees
 
     def forward(self, side: PackedSide) -> torch.Tensor:
         """Hidden states [N, H] that predict the N response tokens of the micro-batch, in row order."""
-        if side.tree is None:  # positions are the model's own: from 0, or whatever its family counts from
-            rows = {"attention_mask": side.attention_mask}
-        else:
-            rows = {"position_ids": side.position_ids, "prefix_tree": TreePlan(side.tree)}
-        hidden = self._backbone()(input_ids=side.input_ids, use_cache=False, **rows).last_hidden_state
+        rows, plan = {"attention_mask": side.attention_mask}, None
+        if side.tree is not None:  # else positions are the model's own: from 0, or whatever its family counts from
+            rows, plan = {"position_ids": side.position_ids}, TreePlan(side.tree)
+            rows["attention_mask"] = torch.ones_like(side.input_ids)  # one row: transformers would look for several
+        with reading(plan):
+            hidden = self._backbone()(input_ids=side.input_ids, use_cache=False, **rows).last_hidden_state
         return hidden.flatten(0, 1).index_select(0, side.selected)
 
     def _backbone(self) -> nn.Module:

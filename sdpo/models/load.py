@@ -89,6 +89,8 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    from sdpo.models.tree_plan import checkpoint_contexts
+
     logging.disable_progress_bar()
     path = resolve_model_path(config.path, config.revision)
     try:
@@ -101,7 +103,8 @@ def load_causal_lm(config: ModelConfig, dtype: torch.dtype) -> PreTrainedModel:
             attn_implementation=config.attn_implementation,
         )
         if config.enable_gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            options = {"use_reentrant": False, "context_fn": checkpoint_contexts}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     except Exception as error:  # as above
         raise ModelError(
             problem(FIELD, path, "a folder or hub id of a causal language model", first_line(error))
@@ -138,9 +141,11 @@ def load_policy(config: Config, dtype: torch.dtype) -> PreTrainedModel:
     """`load_causal_lm`, made to score a row the same whenever it comes and whatever it comes with."""
     from sdpo.models.dropout import switch_off_dropout
     from sdpo.models.rotary import pin_rotary
+    from sdpo.models.tree_attention import read_trees
 
     lm = load_causal_lm(config.actor_rollout_ref.model, dtype)
     pin_rotary(lm, config)
     if not config.actor_rollout_ref.model.enable_dropout:
         switch_off_dropout(lm)
+    read_trees(lm)  # also for an engine, which reads none: capped scores are capped
     return lm

@@ -1,15 +1,19 @@
 """Attention over a prefix tree, for Hugging Face models as they are.
 
-transformers lets a model's attention be named in its configuration and hands unknown keyword arguments of the forward
-pass down to it. So the tree travels as `prefix_tree=...` beside the input ids, and every other layer works on T tokens
-without padding. A call without a tree (generation with a cache) goes to the attention that the model had before.
+transformers lets a model's attention be named in its configuration, and the function that makes its masks. Under our
+names, the masks of a pass that reads a tree are `PathMask`s, one for each kind of layer the model has, and attention
+follows them. Every other layer works on T tokens without padding. A pass without a tree (padded rows, generation with a
+cache) goes to the attention that the model had before.
+
+Scores may be capped (`softcap`) and have a sink (`s_aux`), with a tree or without: transformers' own `sdpa` leaves
+both out without a word.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,173 +23,187 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sdpo.tokens.prefix_tree import PrefixTree
+from sdpo.models.tree_mixers import read_trees_in_mixers
+from sdpo.models.tree_plan import PathMask, kind_of, plan_of_pass
 
-BASES = ("sdpa", "flash_attention_2")
+BASES = ("sdpa", "flash_attention_2", "eager")
 HALF = (torch.bfloat16, torch.float16)  # what flash attention takes
-MAX_TO_SHORTEST = 2.0  # of runs that are padded into one product
-
-
-@dataclass(frozen=True)
-class TreePlan:
-    """A tree as the attention kernels want it, worked out once for all layers of a forward pass."""
-
-    tree: PrefixTree
-
-    @cached_property
-    def batches(self) -> list[RunBatch]:
-        device = self.tree.tokens.device
-        return [batch.to(device) for batch in _batch_runs(self.tree.to("cpu"))]
-
-    @cached_property
-    def unpadding(self) -> Tensor:
-        """[T], the place of each token in the flattened batches."""
-        places = torch.cat([batch.queries.flatten() for batch in self.batches])
-        real = torch.cat([batch.real.flatten() for batch in self.batches])
-        return torch.empty_like(self.tree.tokens).index_copy_(0, places[real], real.nonzero()[:, 0])
-
-    @cached_property
-    def bounds(self) -> tuple[Tensor, Tensor, int, int]:
-        """Where runs and paths begin and end, [S + 1] int32 each, and the longest of both."""
-        runs, paths = self.tree.run_lengths, self.tree.path_lengths
-        ends = (F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32) for lengths in (runs, paths))
-        return *ends, int(runs.max()), int(paths.max())
-
-
-@dataclass(frozen=True)
-class RunBatch:
-    """Runs of similar length, padded: B runs of q queries that see k places."""
-
-    queries: Tensor  # [B, q] int64, places in the tree; 0 on padding
-    real: Tensor  # [B, q] bool, False on padding
-    keys: Tensor  # [B, k] int64
-    mask: Tensor  # [B, 1, q, k] bool, True where a query sees a place; a padded query sees the first
-
-    def to(self, device: torch.device) -> RunBatch:
-        return RunBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
-
-
-def _batch_runs(tree: PrefixTree) -> list[RunBatch]:
-    """Runs sorted by length, cut where the longest would be over `MAX_TO_SHORTEST` times the shortest."""
-    starts = (tree.run_lengths.cumsum(0) - tree.run_lengths).tolist()
-    paths = tree.path_places.split(tree.path_lengths.tolist())
-    lengths = tree.run_lengths.tolist()
-    parts: list[list[int]] = []
-    for run in sorted(range(len(lengths)), key=lambda i: (-lengths[i], -len(paths[i]))):
-        if parts and lengths[parts[-1][0]] <= MAX_TO_SHORTEST * lengths[run]:
-            parts[-1].append(run)
-        else:
-            parts.append([run])
-    return [_run_batch([(starts[i], lengths[i], paths[i]) for i in part]) for part in parts]
-
-
-def _run_batch(runs: list[tuple[int, int, Tensor]]) -> RunBatch:
-    lengths = torch.tensor([length for _, length, _ in runs])
-    sees = torch.tensor([len(path) for _, _, path in runs])
-    columns = torch.arange(int(lengths.max()))
-    real = columns < lengths[:, None]
-    queries = (torch.tensor([start for start, _, _ in runs])[:, None] + columns) * real
-    keys = nn.utils.rnn.pad_sequence([path for _, _, path in runs], batch_first=True)
-    last_seen = (sees - lengths)[:, None] + columns  # of each query, counted along its path
-    last_seen = torch.where(real, last_seen, 0)
-    mask = torch.arange(keys.shape[1]) <= last_seen[:, :, None]
-    return RunBatch(queries, real, keys, mask[:, None])
+SINK_WIDTH = 8  # numbers that a sink adds to a head: one is used, kernels want multiples of eight
 
 
 def _attend(
     base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
 ) -> Any:
     """transformers' attention interface: query [B, heads, T, D] and so on to ([B, T, heads, D], weights or None)."""
-    plan: TreePlan | None = options.pop("prefix_tree", None)
+    if isinstance(attention_mask, PathMask):
+        return _over_a_tree(attention_mask, query, key, value, **options), None
+    if plan_of_pass() is not None:
+        raise TypeError("attention whose mask does not say what a token sees on its path")
+    if base == "eager":
+        return sys.modules[type(module).__module__].eager_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
     scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
-    if plan is None and base == "sdpa" and attention_mask is not None and not query.is_cuda:
+    cap, sink = options.get("softcap"), options.get("s_aux")
+    if base == "sdpa" and (cap is not None or sink is not None):
+        if attention_mask is None:
+            rows, columns = query.shape[2], key.shape[2]
+            attention_mask = query.new_ones(rows, columns, dtype=torch.bool).tril(columns - rows)
+        found = _product(query, key, value, attention_mask, scale, dropout, cap, sink)
+        return found.transpose(1, 2).contiguous(), None
+    if base == "sdpa" and attention_mask is not None and not query.is_cuda:
         # transformers would copy keys and values for every head of a group; here the kernel reads them where they are,
         # and where there is one query, once: the heads of a group are then the queries of one head.
         one_query = query.shape[2] == attention_mask.shape[1] == 1
         asked = query.view(*key.shape[:2], -1, query.shape[-1]) if one_query else query
-        found = F.scaled_dot_product_attention(
-            asked, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scale, enable_gqa=True
-        )
-        return found.view(query.shape).transpose(1, 2).contiguous(), None
-    if plan is None:
-        return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, attention_mask, **options)
-    kernel = _varlen if query.is_cuda and query.dtype in HALF and not dropout else _padded
+        found = _product(asked, key, value, attention_mask, scale, dropout)
+        return found.view(*query.shape[:3], -1).transpose(1, 2).contiguous(), None
+    return ALL_ATTENTION_FUNCTIONS[base](module, query, key, value, attention_mask, **options)
+
+
+def _over_a_tree(
+    mask: PathMask,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> Tensor:
+    """[1, T, heads, D]."""
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [T, heads, D]
-    return kernel(plan, query, key, value, scale, dropout)[None], None
-
-
-def _padded(plan: TreePlan, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    """[T, heads, D]. Only these products see padding; it is thrown away."""
+    plain = softcap is None and s_aux is None and mask.chunk is None and not dropout
+    if plain and query.is_cuda and query.dtype in HALF and query.shape[-1] == value.shape[-1]:
+        return _varlen(mask, query, key, value, scaling)[None]
 
     def rows(tensor: Tensor, places: Tensor) -> Tensor:
         found = tensor.flatten(1).index_select(0, places.flatten())
         return found.view(*places.shape, *tensor.shape[1:]).transpose(1, 2)
 
     found = []
-    for batch in plan.batches:
-        attended = F.scaled_dot_product_attention(
-            rows(query, batch.queries),
-            rows(key, batch.keys),
-            rows(value, batch.keys),
-            attn_mask=batch.mask,
-            dropout_p=dropout,
-            scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+    for batch, seen in zip(mask.rows.batches, mask.masks, strict=True):  # only these products see padding
+        row = rows(query, batch.queries), rows(key, batch.places), rows(value, batch.places)
+        attended = _product(*row, seen, scaling, dropout, softcap, s_aux)
         found.append(attended.transpose(1, 2).flatten(0, 1).flatten(1))
-    return torch.cat(found).index_select(0, plan.unpadding).view(query.shape[0], query.shape[1], -1)
+    return torch.cat(found).index_select(0, mask.rows.unpadding).view(1, query.shape[0], query.shape[1], -1)
 
 
-def _varlen(plan: TreePlan, query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+def _product(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float | None,
+    dropout: float,
+    cap: float | None = None,
+    sink: Tensor | None = None,
+) -> Tensor:
+    """[B, heads, q, D] of padded rows; `mask`: what is seen, or what is added to the scores; `sink`: [heads]."""
+    width = value.shape[-1]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if cap is not None:
+        if sink is not None:
+            raise TypeError("scores with a cap and a sink")
+        return _capped(query, key, value, mask, scale, dropout, cap)
+    if sink is not None:
+        query, key, value, mask = _with_sink(query, key, value, mask, sink / scale)
+    if value.shape[-1] < query.shape[-1]:  # multi-head latent attention; fused kernels want one width
+        value = F.pad(value, (0, query.shape[-1] - value.shape[-1]))
+    grouped = query.shape[1] != key.shape[1]
+    found = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped
+    )
+    return found[..., :width]
+
+
+def _with_sink(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sink: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A sink is one more key, whose score with each head's queries is that head's sink and whose value is nothing: so
+    fused kernels can have it. One more number of each query and key makes that score and no other."""
+    more = sink.to(query.dtype)[None, :, None, None].expand(*query.shape[:3], 1)
+    query = F.pad(torch.cat([query, more], dim=-1), (0, SINK_WIDTH - 1))
+    key = F.pad(key, (0, SINK_WIDTH, 0, 1))
+    last = torch.zeros_like(key)
+    last[..., -1, -SINK_WIDTH] = 1
+    seen = F.pad(mask, (0, 1), value=True if mask.dtype == torch.bool else 0.0)
+    return query, key + last, F.pad(value, (0, SINK_WIDTH, 0, 1)), seen
+
+
+def _capped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, dropout: float, cap: float
+) -> Tensor:
+    """No fused kernel of torch caps scores: all of them exist at once here, in float32."""
+    groups = key.shape[1]
+    asked = query.unflatten(1, (groups, -1)).flatten(2, 3)  # the queries of a group's heads, one behind the other
+    scores = (asked @ key.transpose(2, 3)).float().unflatten(2, (-1, query.shape[2])) * (scale / cap)
+    scores, seen = scores.tanh() * cap, mask[:, :, None] if mask.dim() == 4 else mask
+    if mask.dtype == torch.bool:  # not -inf: padding may see nothing
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    else:
+        scores = scores + seen
+    weights = F.dropout(scores.softmax(-1).to(query.dtype), dropout)
+    return (weights.flatten(2, 3) @ value).unflatten(2, (-1, query.shape[2])).flatten(1, 2)
+
+
+def _varlen(mask: PathMask, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     """[T, heads, D], for half precision on a GPU. Queries stay where they are, keys and values are collected along the
-    paths. The kernel aligns a run with the end of its path."""
+    paths. The kernel aligns a run with the end of its path, and counts a window without the token itself."""
     from torch.nn.attention.varlen import varlen_attn
 
-    places = plan.tree.path_places
+    places = mask.plan.tree.path_places
     return varlen_attn(
         query.contiguous(),
         key.index_select(0, places),
         value.index_select(0, places),
-        *plan.bounds,
+        *mask.plan.bounds,
         scale=scale,
-        window_size=(-1, 0),
+        window_size=(-1 if mask.window is None else mask.window - 1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
+
+
+def _mask(base: str, mask_function: Any, **options: Any) -> Any:
+    """transformers' mask interface; `mask_function` says who sees whom, by places in a row."""
+    plan = plan_of_pass()
+    if plan is None:
+        return ALL_MASK_ATTENTION_FUNCTIONS[base](mask_function=mask_function, **options)
+    if options.get("use_vmap") or not options.get("allow_is_causal_skip"):
+        return None  # it also looks at what the tokens are, or ahead; an attention that uses it is refused
+    kind = kind_of(mask_function, options.get("local_size"), options["device"])
+    return kind and plan.mask(*kind)
 
 
 def _register(base: str) -> str:
     name = f"prefix_tree_{base}"
     attention: Callable[..., Any] = partial(_attend, base)
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[base])
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, partial(_mask, base))
     return name
 
 
 NAMES = {base: _register(base) for base in BASES}
 
 
-def prefix_sharing_unsupported(model: PreTrainedModel) -> str | None:
-    """None when the model's attention can read a prefix tree exactly; else what stands against it. Such a model gets
-    padded rows and computes every prompt for every response."""
+def read_trees(model: PreTrainedModel) -> str | None:
+    """Makes the model read the tree of a pass (`tree_plan.reading`), which `trial.check_scores` tries. Returns what
+    stands against it, or None: such a model gets padded rows and computes every prompt for every response."""
     config = model.config
-    if not model._supports_attention_backend:
+    code = {sys.modules.get(type(part).__module__) for part in model.modules()}
+    code = {module for module in code if hasattr(module, "ALL_ATTENTION_FUNCTIONS")}
+    if not code:
         return f"{type(model).__name__} does not use transformers' attention interface"
-    if config._attn_implementation not in (*NAMES, *NAMES.values()):
+    name = NAMES.get(config._attn_implementation, config._attn_implementation)
+    if name not in NAMES.values() or (name == NAMES["eager"] and not all(map(_has_eager, code))):
         return f"attn_implementation={config._attn_implementation}"
-    if config is not config.get_text_config() or config.is_encoder_decoder:
-        return "not a plain language model"
-    if model._is_stateful:
-        return "layers with a state of their own"
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    windowed = getattr(config, "sliding_window", None) is not None and not hasattr(config, "layer_types")
-    if kinds != {"full_attention"} or windowed:
-        return "layers that do not see the whole sequence"
-    special = ("attn_logit_softcapping", "kv_lora_rank", "alibi", "attention_chunk_size")
-    found = [name for name in special if getattr(config, name, None)]
-    return f"attention with {found[0]}" if found else None
+    if getattr(config.get_text_config(), "attn_temperature_tuning", False):  # of Llama 4, whatever `position_ids` say
+        return "scores that are scaled by the place in the row"
+    config._attn_implementation = name
+    read_trees_in_mixers(model)
+    return None
 
 
-def read_trees(model: PreTrainedModel) -> None:
-    """Makes the model accept `prefix_tree=TreePlan`. Ask `prefix_sharing_unsupported` first."""
-    config = model.config
-    config._attn_implementation = NAMES.get(config._attn_implementation, config._attn_implementation)
+def _has_eager(code: Any) -> bool:
+    return hasattr(code, "eager_attention_forward")

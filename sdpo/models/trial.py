@@ -17,10 +17,11 @@ from sdpo.models.dropout import evaluating
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import FIELD
 from sdpo.models.tree_attention import NAMES
+from sdpo.models.tree_mixers import LEAST
 from sdpo.tokens.packing import pack_responses
 
 TOLERANCE = 1e-4  # nats, and that share of a log-prob: float32 has seven digits of -30, and layers lose some
-PROMPT, RESPONSES = 5, (7, 4)  # tokens; of unequal length, behind the same prompt
+PROMPT, RESPONSES = LEAST + 1, (7, 4)  # tokens; of unequal length, behind the same prompt, whose state is handed on
 
 
 def check_scores(module: PolicyModule, path: str) -> None:

@@ -23,6 +23,7 @@ from sdpo.models.adapters import START, STUDENT, adapter_tensors, add_adapters
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_policy, load_tokenizer
 from sdpo.models.shard import DTYPES, clip_gradients, decoder_layers, shard
+from sdpo.models.tree_mixers import computed_for_each_row
 from sdpo.models.trial import check_scores
 from sdpo.offload.file_weights import FileWeights
 from sdpo.offload.freed_memory import give_back_freed_memory
@@ -116,6 +117,8 @@ class Actor:
         self.student = self._build_module(check=True)
         if self.prefix_sharing_unsupported is not None and rank == 0:
             log.info("prompts are computed for every response and rows are padded: %s", self.prefix_sharing_unsupported)
+        elif rank == 0 and (layers := computed_for_each_row(self.student)):
+            log.info("prompts are computed for every response in %s, once in all other layers", layers)
         self.teacher: Teacher | None = None
         if servers is not None:
             self.teacher = RemoteTeacher(config, self.student, servers, rank, world_size, device)

@@ -19,6 +19,7 @@ from sdpo.models.dropout import configured_rates, switch_off_dropout
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_causal_lm, load_policy
 from sdpo.models.rotary import pin_rotary
+from sdpo.models.tree_plan import plan_of_pass
 from sdpo.models.trial import check_scores
 from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 from sdpo.rollout.hf_generate import HfEngine
@@ -74,6 +75,8 @@ def test_every_family_of_transformers_is_scored_as_itself_or_refused_by_name(fam
         return
     for seed in range(3):
         assert_scored_as_itself(module, seed)
+    if module.prefix_sharing_unsupported is None:
+        assert max(families.exactness(family)["float64"]) < 1e-10
 
 
 def tiny_llama(**settings) -> LlamaForCausalLM:
@@ -117,7 +120,7 @@ def test_what_a_models_code_raises_is_one_line_or_does_not_matter(where: str, er
     forward = part.forward
 
     def fails(*args, **named):
-        if where == "own" or (where == "training" and lm.training) or (where == "tree" and "prefix_tree" in named):
+        if where == "own" or (where == "training" and lm.training) or (where == "tree" and plan_of_pass()):
             raise error("line one\nline two")
         return forward(*args, **named)
 
