@@ -71,6 +71,13 @@ def read_state(state: dict[str, Any], folder: str, alone: bool) -> None:
         raise CheckpointError(f"checkpoint {folder}: cannot be read into this run's model: {_reason(error)}") from error
 
 
+def read_student(student: PolicyModule, folder: str) -> None:
+    """The weights alone, or the adapter alone, into a module that is whole in this process."""
+    state = {"student": _trained(student)}
+    read_state(state, folder, alone=True)
+    _set_trained(student, state["student"])
+
+
 def teacher_in(folder: str) -> str:
     """Where the teacher's entries are: written by its own processes, or beside the actor's.
 
@@ -103,7 +110,7 @@ def load(actor: Saved, folder: str) -> None:
     read_state(state, folder, alone)
     if actor.teacher is not None:
         actor.teacher.load(folder)
-    set_model_state_dict(actor.student, state["student"], options=StateDictOptions(strict=not adapted(actor.student)))
+    _set_trained(actor.student, state["student"])
     if teacher:
         actor.teacher.load_state(teacher[TEACHER])
     set_optimizer_state_dict(actor.student, actor.optimizer, state["optimizer"])
@@ -154,6 +161,10 @@ def _trained(student: PolicyModule) -> dict[str, Any]:
     """Of a student with an adapter that alone: the rest is the model that it started from."""
     state = get_model_state_dict(student)
     return {name: value for name, value in state.items() if of_adapter(name, STUDENT)} if adapted(student) else state
+
+
+def _set_trained(student: PolicyModule, state: dict[str, Any]) -> None:
+    set_model_state_dict(student, state, options=StateDictOptions(strict=not adapted(student)))
 
 
 def _state(actor: Saved) -> dict[str, Any]:
