@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
+from sdpo.packed import LogProbs, TokenIds
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -113,17 +115,22 @@ class Sample:
 
     prompt_uid: str
     index: int  # position in its group, from 0
-    prompt_ids: list[int]
-    response_ids: list[int]  # with the end-of-sequence id when the model wrote one; of all turns, and nothing else
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]  # with the end-of-sequence id when the model wrote one; of all turns, and nothing else
     response_text: str  # decoded, behind the mark of reasoning that the prompt left open; of an episode: the answer
     finish_reason: FinishReason
     policy_version: int  # number of optimizer steps behind the weights that sampled it
-    sampler_logprobs: list[float] | None = None
+    sampler_logprobs: Sequence[float] | None = None
     grade: Grade | None = None
     turns: list[Turn] = field(default_factory=list)  # of an episode of several; empty: the response follows the prompt
-    sequences: list[list[int]] = field(default_factory=list)  # its tokens as the engine saw them; more than one: forks
+    sequences: Sequence[Sequence[int]] = ()  # its tokens as the engine saw them; more than one: forks
     staleness: int = 0  # rollout batches that the actor has learned from since it was drawn
     kl: float = 0.0  # nats over its tokens, estimated, of the policy against the reference; 0: not asked for
+
+    def __post_init__(self) -> None:
+        self.prompt_ids, self.response_ids = TokenIds.of(self.prompt_ids), TokenIds.of(self.response_ids)
+        self.sampler_logprobs = None if self.sampler_logprobs is None else LogProbs.of(self.sampler_logprobs)
+        self.sequences = [TokenIds.of(ids) for ids in self.sequences]
 
     @property
     def truncated(self) -> bool:
@@ -141,6 +148,7 @@ class Group:
 
     prompt: Prompt
     samples: list[Sample]
+    reprompts: Reprompts | None = None  # where the rollout has made them already
 
 
 @dataclass(frozen=True)
@@ -151,12 +159,20 @@ class Reprompt:
     Reprompt([1, 512, ...], "<user>2+2?\\nCorrect solution:\\n\\n4 ...", demonstration_index=3, used_feedback=False)
     """
 
-    prompt_ids: list[int]  # ends with the generation header; the student's ids follow verbatim. [] : only `turns`
+    prompt_ids: Sequence[int]  # ends with the generation header; the student's ids follow verbatim. [] : only `turns`
     text: str  # the same, decoded for people
     demonstration_index: int | None  # index of the sibling in the group
     used_feedback: bool
     trimmed_tokens: int = 0  # cut from feedback and demonstration to fit `max_reprompt_len`
-    turns: dict[int, list[int]] = field(default_factory=dict)  # turn with a hint of its own -> all that precedes it
+    turns: dict[int, Sequence[int]] = field(default_factory=dict)  # turn with a hint of its own -> all that precedes it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_ids", TokenIds.of(self.prompt_ids))
+        object.__setattr__(self, "turns", {turn: TokenIds.of(ids) for turn, ids in self.turns.items()})
+
+
+# Of a group: one per sample (None: no signal), and counts for the metrics.
+Reprompts = tuple[list[Reprompt | None], dict[str, float]]
 
 
 class MicroBatchShare(NamedTuple):
@@ -189,6 +205,9 @@ class Distillation:
     context_ids: Sequence[int]  # ends where the span begins: with the generation header, or inside a turn
     weight: float | Sequence[float] = 1.0  # one number for the span, or one per token
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context_ids", TokenIds.of(self.context_ids))
+
 
 @dataclass(frozen=True)
 class CrossEntropy:
@@ -216,6 +235,10 @@ class TrainRow:
     micro_batch: MicroBatchShare | None = None  # None: denominators are the step's
     sequence: int | None = None  # a number that the rows of one sample share; None: it has no other row
 
+    def __post_init__(self) -> None:
+        self.token_ids = TokenIds.of(self.token_ids)
+        self.sampler_logprobs = None if self.sampler_logprobs is None else LogProbs.of(self.sampler_logprobs)
+
     @classmethod
     def single_turn(
         cls,
@@ -227,7 +250,8 @@ class TrainRow:
         **fields: Any,
     ) -> TrainRow:
         """One prompt, one response. With `teacher_prompt_ids` the whole response is distilled."""
-        token_ids = [*prompt_ids, *response_ids]
+        token_ids = TokenIds(prompt_ids)
+        token_ids.extend(TokenIds.of(response_ids))
         response = (len(prompt_ids), len(token_ids))
         if teacher_prompt_ids is not None:
             fields["distillation"] = (Distillation(response, teacher_prompt_ids),)
@@ -238,9 +262,12 @@ class TrainRow:
         return self.prompt_uid, self.sample_index
 
     @property
-    def policy_ids(self) -> list[int]:
+    def policy_ids(self) -> TokenIds:
         """What the policy wrote, flat."""
-        return [token for start, stop in self.spans for token in self.token_ids[start:stop]]
+        flat = TokenIds()
+        for start, stop in self.spans:
+            flat.extend(self.token_ids[start:stop])
+        return flat
 
     def places_of(self, span: Span) -> range:
         """Where the tokens of a span are in `policy_ids`. ValueError for one that the policy did not write."""

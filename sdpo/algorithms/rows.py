@@ -50,7 +50,7 @@ def rows_of(sample: Sample, reprompt: Reprompt | None = None, **components: Any)
     return rows if reprompt is None else [row for row in rows if row.distillation]
 
 
-def _teacher_context(sample: Sample, reprompt: Reprompt, place: int) -> list[int] | None:
+def _teacher_context(sample: Sample, reprompt: Reprompt, place: int) -> Sequence[int] | None:
     """All that the teacher reads before a turn; None: it is told nothing about it."""
     if place in reprompt.turns:
         return reprompt.turns[place]

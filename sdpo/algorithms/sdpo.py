@@ -13,17 +13,15 @@ from sdpo.algorithms.rows import fraction, rows_of, usable, usable_samples
 from sdpo.config.schema import Config
 from sdpo.kernels.divergence import Divergence
 from sdpo.kernels.policy import loss_temperature
-from sdpo.records import Group, Reprompt, RoutedRows, RowKey, TrainRow
+from sdpo.records import Group, Reprompt, Reprompts, RoutedRows, RowKey, TrainRow
 
 BUILDER_COUNTS = ("both", "trimmed", "masked_overlong")  # demonstration and feedback; cut to fit; nothing fitted
 
 
 class RepromptSource(Protocol):
-    """What the controller's reprompt builder looks like from here."""
+    """What the controller's reprompt builder looks like from here. It makes what the rollout has not made already."""
 
-    def build(self, group: Group, step: int) -> tuple[list[Reprompt | None], dict[str, float]]:
-        """One entry per sample (None: no signal), and counts for the metrics."""
-        ...
+    def build(self, group: Group, step: int) -> Reprompts: ...
 
 
 class Reprompted:
@@ -34,7 +32,7 @@ class Reprompted:
         self._samples = usable_samples(groups)
         self.by_group: list[dict[int, Reprompt]] = []  # by index in the group
         for group in groups:
-            built, counts = source.build(group, step)
+            built, counts = group.reprompts or source.build(group, step)
             self._counts.update(counts)
             pairs = zip(group.samples, built, strict=True)
             self.by_group.append({s.index: reprompt for s, reprompt in pairs if reprompt is not None and usable(s)})

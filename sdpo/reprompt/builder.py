@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, DataError, problem
-from sdpo.records import Group, Prompt, Reprompt, Sample
+from sdpo.packed import TokenIds
+from sdpo.records import Group, Prompt, Reprompt, Reprompts, Sample
 from sdpo.reprompt.demonstrations import CHOICES, demonstration_text, route
 from sdpo.reprompt.feedback import feedback_for
 from sdpo.reprompt.templates import Templates
-from sdpo.tokens.chat import ChatRenderer
+from sdpo.tokens.chat import ChatRenderer, Part
 
 TRUNCATIONS = ("right", "left", "error")
 COUNTS = ("samples", "demonstrations", "feedback", "both", "none", "ungraded", "trimmed", "masked_overlong")
@@ -23,12 +24,33 @@ COUNTS = ("samples", "demonstrations", "feedback", "both", "none", "ungraded", "
 class _Told:
     """What one sample's teacher is told beside the problem."""
 
-    demonstration: str | None
-    feedback: str | None
+    demonstration: str | None = None
+    feedback: str | None = None
 
     @property
     def nothing(self) -> bool:
         return self.demonstration is None and self.feedback is None
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A prompt for the teacher that is not too long."""
+
+    told: _Told  # what is left of it
+    ids: TokenIds
+    text: str
+    trimmed: int  # tokens that were cut
+
+
+@dataclass
+class _Work:
+    """One group: its samples are told much of the same, which is rendered and encoded once."""
+
+    prompt: Prompt
+    shared: list[str]  # the problem and all demonstrations
+    fitted: dict[_Told, _Fitted | None] = field(default_factory=dict)  # None: nothing told fits
+    cut: dict[str, str | None] = field(default_factory=dict)  # demonstration -> what fits of it, without feedback
+    known: dict[Part, TokenIds] = field(default_factory=dict)
 
 
 class RepromptBuilder:
@@ -57,7 +79,7 @@ class RepromptBuilder:
         self._demonstrations = demonstrations
         self._templates = Templates(config)
 
-    def build(self, group: Group, step: int = 0) -> tuple[list[Reprompt | None], dict[str, float]]:
+    def build(self, group: Group, step: int = 0) -> Reprompts:
         """One reprompt per sample, in the order of `group.samples`; None where there is no signal.
 
         Counts, in samples: `demonstrations` and `feedback` (used), `both`, `none` (graded, nothing to tell), `ungraded`
@@ -68,9 +90,15 @@ class RepromptBuilder:
         sources = route(group, self._config, rng) if self._demonstrations else [None] * len(group.samples)
         counts = dict.fromkeys(COUNTS, 0.0)
         counts["samples"] = float(len(group.samples))
+        told = [self._told(group, *pair) for pair in zip(group.samples, sources, strict=True)]
+        problem_texts = [_text_of(message) for message in group.prompt.messages if message["role"] == "user"]
+        solutions = dict.fromkeys(about.demonstration for about in told if about.demonstration is not None)
+        work = _Work(group.prompt, [*problem_texts, *solutions])
+        self._fit(work, told)
         reprompts: list[Reprompt | None] = []
-        for sample, source in zip(group.samples, sources, strict=True):
-            reprompt = self._build_one(group, sample, source, counts)
+        for sample, source, about in zip(group.samples, sources, told, strict=True):
+            sibling = None if source is None else group.samples[source]
+            reprompt = self._build_one(work, sample, sibling, about, counts)
             reprompts.append(reprompt)
             if reprompt is not None:
                 shown = reprompt.demonstration_index is not None
@@ -80,47 +108,51 @@ class RepromptBuilder:
                 counts["trimmed"] += reprompt.trimmed_tokens > 0
         return reprompts, counts
 
-    def _build_one(self, group: Group, sample: Sample, source: int | None, counts: dict[str, float]) -> Reprompt | None:
+    def _told(self, group: Group, sample: Sample, source: int | None) -> _Told:
+        if sample.grade is None or not sample.grade.graded:
+            return _Told()
+        demonstration = None if source is None else demonstration_text(group.samples[source], self._config)
+        return _Told(demonstration, feedback_for(sample, source is not None, self._config))
+
+    def _build_one(
+        self, work: _Work, sample: Sample, sibling: Sample | None, told: _Told, counts: dict[str, float]
+    ) -> Reprompt | None:
         if sample.grade is None or not sample.grade.graded:
             counts["ungraded"] += 1
             return None
-        sibling = None if source is None else group.samples[source]
-        demonstration = None if sibling is None else demonstration_text(sibling, self._config)
-        told = _Told(demonstration, feedback_for(sample, sibling is not None, self._config))
         hinted = [at for at, turn in enumerate(sample.turns) if turn.feedback.strip()]
         if not self._config.include_environment_feedback:
             hinted = []
         if told.nothing and not hinted:
             counts["none"] += 1
             return None
-        found = ((at, self._before_turn(group.prompt, sample, at)) for at in hinted)
+        found = ((at, self._before_turn(work, sample, at)) for at in hinted)
         turns = {at: context for at, context in found if context is not None}
-        fitted = None if told.nothing else self._fit(group.prompt, told)
+        fitted = work.fitted.get(told)
         if fitted is None and not turns:
             counts["masked_overlong"] += 1
             return None
-        told, ids, trimmed = fitted or (_Told(None, None), [], 0)
-        shown = self._messages(group.prompt, told), group.prompt.tools, group.prompt.template_kwargs
+        fitted = fitted or _Fitted(_Told(), TokenIds(), "", 0)
         hints = [self._chat.decode(context, skip_special_tokens=False) for context in turns.values()]
         return Reprompt(
-            prompt_ids=ids,
-            text="\n\n".join([*([self._chat.render_text(*shown)] if ids else []), *hints]),
-            demonstration_index=None if sibling is None or told.demonstration is None else sibling.index,
-            used_feedback=told.feedback is not None or bool(turns),
-            trimmed_tokens=trimmed,
+            prompt_ids=fitted.ids,
+            text="\n\n".join([fitted.text, *hints] if fitted.ids else hints),
+            demonstration_index=None if sibling is None or fitted.told.demonstration is None else sibling.index,
+            used_feedback=fitted.told.feedback is not None or bool(turns),
+            trimmed_tokens=fitted.trimmed,
             turns=turns,
         )
 
-    def _before_turn(self, prompt: Prompt, sample: Sample, at: int) -> list[int] | None:
+    def _before_turn(self, work: _Work, sample: Sample, at: int) -> Sequence[int] | None:
         """What the teacher reads before a turn that has feedback of its own: history as it was, then, in or behind the
         last message, the hint. None when nothing of it fits."""
-        turn = sample.turns[at]
+        prompt, turn = work.prompt, sample.turns[at]
         said = turn.said
         if said is None:
             return None
         if not said:
-            fitted = self._fit(prompt, _Told(None, turn.feedback))
-            return fitted and fitted[1]
+            fitted = self._fit(work, [_Told(None, turn.feedback)])[0]
+            return None if fitted is None else fitted.ids
         ids, start = sample.sequences[turn.sequence], turn.span[0]
         began = max(t.span[1] for t in sample.turns if t.sequence == turn.sequence and t.span[1] <= start)
         # The end of the answer before, where the model wrote it itself.
@@ -136,29 +168,35 @@ class RepromptBuilder:
         piece = self._longest(turn.feedback, lambda text: len(context(text)) <= room)
         return None if piece is None else context(piece)
 
-    def _fit(self, prompt: Prompt, told: _Told) -> tuple[_Told, list[int], int] | None:
-        """Trim to `max_reprompt_len`: what is told, the prompt ids, the tokens cut. None when nothing told fits.
+    def _fit(self, work: _Work, told: Sequence[_Told]) -> list[_Fitted | None]:
+        """Each trimmed to `max_reprompt_len`; None when nothing of it fits, or there is nothing to tell."""
+        new = [about for about in dict.fromkeys(told) if about not in work.fitted and not about.nothing]
+        for whole in self._written(work, new):
+            if len(whole.ids) <= self._config.max_reprompt_len:
+                work.fitted[whole.told] = whole
+            else:
+                work.fitted[whole.told] = self._trimmed(work, whole)
+        return [work.fitted.get(about) for about in told]
 
-        Only what is told is cut, the feedback first, each down to nothing if need be; the problem, the closing
-        instruction and the generation header are never touched.
-        """
-        ids = self._ids(prompt, told)
-        limit = self._config.max_reprompt_len
-        if len(ids) <= limit:
-            return told, ids, 0
+    def _trimmed(self, work: _Work, whole: _Fitted) -> _Fitted | None:
+        """Only what is told is cut, the feedback first, each down to nothing if need be; the problem, the closing
+        instruction and the generation header are never touched."""
+        told, limit = whole.told, self._config.max_reprompt_len
         if self._config.reprompt_truncation == "error":
             raise DataError(
-                f"prompt {prompt.uid}: the reprompt has {len(ids)} tokens, max_reprompt_len is {limit}; raise the limit"
-                " or set actor_rollout_ref.actor.self_distillation.reprompt_truncation=right"
+                f"prompt {work.prompt.uid}: the reprompt has {len(whole.ids)} tokens, max_reprompt_len is {limit}; "
+                "raise the limit or set actor_rollout_ref.actor.self_distillation.reprompt_truncation=right"
             )
-        whole = len(ids)
+        shown = told.demonstration
         if told.feedback is not None:
-            shown = told.demonstration
-            told = _Told(shown, self._longest(told.feedback, lambda text: self._fits(prompt, _Told(shown, text))))
-        if told.demonstration is not None and not self._fits(prompt, told):
-            told = _Told(self._longest(told.demonstration, lambda text: self._fits(prompt, _Told(text, None))), None)
-        ids = self._ids(prompt, told)
-        return None if told.nothing or len(ids) > limit else (told, ids, whole - len(ids))
+            told = _Told(shown, self._longest(told.feedback, lambda text: self._fits(work, _Told(shown, text))))
+        if shown is not None and not self._fits(work, told):
+            if shown not in work.cut:
+                work.cut[shown] = self._longest(shown, lambda text: self._fits(work, _Told(text)))
+            told = _Told(work.cut[shown])
+        left = self._written(work, [told])[0]
+        trimmed = len(whole.ids) - len(left.ids)
+        return None if told.nothing or len(left.ids) > limit else replace(left, trimmed=trimmed)
 
     def _longest(self, text: str, fits: Callable[[str], bool]) -> str | None:
         """The longest piece of `text` that fits, by bisection over characters; None when none does."""
@@ -178,11 +216,16 @@ class RepromptBuilder:
                 too_long = middle
         return piece(good)
 
-    def _fits(self, prompt: Prompt, told: _Told) -> bool:
-        return len(self._ids(prompt, told)) <= self._config.max_reprompt_len
+    def _fits(self, work: _Work, told: _Told) -> bool:
+        return len(self._written(work, [told])[0].ids) <= self._config.max_reprompt_len
 
-    def _ids(self, prompt: Prompt, told: _Told) -> list[int]:
-        return self._chat.prompt_ids(self._messages(prompt, told), prompt.tools, prompt.template_kwargs)
+    def _written(self, work: _Work, told: Sequence[_Told]) -> list[_Fitted]:
+        """Rendered and encoded, however long."""
+        prompt = work.prompt
+        options = prompt.tools, prompt.template_kwargs
+        rendered = [self._chat.render(self._messages(prompt, about), *options) for about in told]
+        ids = self._chat.encode(rendered, work.shared, work.known)
+        return [_Fitted(*parts, trimmed=0) for parts in zip(told, ids, (r.text for r in rendered), strict=True)]
 
     def _messages(self, prompt: Prompt, told: _Told) -> list[dict[str, Any]]:
         last = max((i for i, message in enumerate(prompt.messages) if message["role"] == "user"), default=None)

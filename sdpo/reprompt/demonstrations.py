@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 
@@ -17,7 +18,10 @@ CHOICES = ("first", "random", "shortest")
 def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:
     """The response as it is shown to the teacher."""
     text = sample.response_text
-    return strip_think(text) if config.remove_thinking_from_demonstration else text
+    return _answer(text) if config.remove_thinking_from_demonstration else text
+
+
+_answer = functools.lru_cache(maxsize=256)(strip_think)  # asked for by each sibling
 
 
 def may_serve(sample: Sample, config: SelfDistillationConfig) -> bool:

@@ -12,10 +12,13 @@ import os.path
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from sdpo.errors import DataError, ModelError
+from sdpo.packed import TokenIds
 from sdpo.records import Prompt
+from sdpo.tokens.borders import has_borders, pieces_of
 
 # Private-use characters mark where a control string was taken out of the content while the template runs.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -23,6 +26,25 @@ _ANSWER = "\ue002"  # stands for an answer while the template runs
 _MARK = f"{_OPEN}[0-9]+{_CLOSE}"
 _TRIED = 100  # words that are looked for in a longer one
 _BRACKETED = re.compile(r"[^\w\s].*[^\W\d].*[^\w\s]", re.DOTALL)
+
+
+class Rendered(NamedTuple):
+    """A prompt as the template wrote it, with a mark in place of each control string of the content."""
+
+    marked: str
+    taken: dict[str, str]  # what each mark stands for
+
+    @property
+    def text(self) -> str:
+        """For people: control strings of the template and of the content look alike."""
+        return _with_originals(self.marked, self.taken)
+
+
+class Part(NamedTuple):
+    """Of a rendered prompt, encoded by itself."""
+
+    text: str
+    control: bool = False  # a control string of the content: to be encoded as text
 
 
 class ChatRenderer:
@@ -57,6 +79,7 @@ class ChatRenderer:
         # A fullwidth "＜think＞" is "<think>" to a tokenizer that looks for its tokens behind its normalizer.
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._normalizes = getattr(backend, "normalizer", None) is not None and any(t.normalized for t in added)
+        self._core = backend if _encodes_in_backend(tokenizer) else None
 
     def prompt_ids(
         self,
@@ -68,14 +91,14 @@ class ChatRenderer:
 
         Raises DataError when the template refuses the messages (roles it does not know, no system message, ...).
         """
-        return self._encode(*self._render(messages, tools, template_kwargs))
+        return self.encode([self.render(messages, tools, template_kwargs)])[0].tolist()
 
     def student_ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt as the policy sees it. Raises DataError when the template leaves out what a user or
         the system says, the tools, or an option of the row."""
-        rendered, taken = self._render(prompt.messages, prompt.tools, prompt.template_kwargs)
-        self._check_complete(prompt, _with_originals(rendered, taken))
-        return self._encode(rendered, taken)
+        rendered = self.render(prompt.messages, prompt.tools, prompt.template_kwargs)
+        self._check_complete(prompt, rendered.text)
+        return self.encode([rendered])[0].tolist()
 
     def render_text(
         self,
@@ -83,8 +106,8 @@ class ChatRenderer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The rendered prompt as text, for people: control strings of the template and of the content look alike."""
-        return _with_originals(*self._render(messages, tools, template_kwargs))
+        """The rendered prompt as text, for people."""
+        return self.render(messages, tools, template_kwargs).text
 
     def _check_complete(self, prompt: Prompt, rendered: str) -> None:
         for message in prompt.messages:
@@ -102,17 +125,54 @@ class ChatRenderer:
             if rendered == without or not all(name in rendered for name in names):
                 raise DataError("the chat template leaves out the tools; use a model that is made for them")
 
-    def _encode(self, rendered: str, taken: Mapping[str, str]) -> list[int]:
-        ids: list[int] = []
-        for piece in re.split(f"({_MARK})", rendered) if taken else [rendered]:
-            if piece in taken:
-                ids += self._ids_of_text(taken[piece])
-            elif piece:
-                ids += self.tokenizer.encode(piece, add_special_tokens=False)
+    def encode(
+        self, prompts: Sequence[Rendered], shared: Sequence[str] = (), known: dict[Part, TokenIds] | None = None
+    ) -> list[TokenIds]:
+        """The ids of each prompt, as if it were encoded by itself, with at most one BOS.
+
+        `shared`: long texts that several of them hold; where the tokenizer allows to cut there they are encoded once.
+        `known`: pieces of earlier calls; gets those of this one.
+        """
+        known = {} if known is None else known
+        parts = [self._parts(prompt, shared) for prompt in prompts]
+        new = list(dict.fromkeys(part for own in parts for part in own if part not in known))
+        plain = [part for part in new if not part.control]
+        encoded = dict(zip(plain, self._encode_texts([part.text for part in plain]), strict=True))
+        encoded |= {part: self._ids_of_text(part.text) for part in new if part.control}
+        known |= {part: TokenIds(ids) for part, ids in encoded.items()}
+        return [self._joined(own, known) for own in parts]
+
+    def _parts(self, prompt: Rendered, shared: Sequence[str]) -> list[Part]:
+        if shared and not self._has_borders:
+            shared = ()
+        parts: list[Part] = []
+        for piece in re.split(f"({_MARK})", prompt.marked) if prompt.taken else [prompt.marked]:
+            if piece in prompt.taken:
+                parts.append(Part(prompt.taken[piece], control=True))
+            else:
+                parts += map(Part, pieces_of(piece, shared))
+        return parts
+
+    @cached_property
+    def _has_borders(self) -> bool:
+        return has_borders(self.tokenizer)
+
+    def _joined(self, parts: Sequence[Part], known: Mapping[Part, TokenIds]) -> TokenIds:
+        ids = TokenIds()
+        for part in parts:
+            ids.extend(known[part])
         bos = self.tokenizer.bos_token_id
         while bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
         return ids
+
+    def _encode_texts(self, texts: list[str]) -> list[list[int]]:
+        """On all cores, where the tokenizer has threads of its own."""
+        if self._core is None:
+            return [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        if texts:
+            self.tokenizer.encode("", add_special_tokens=False)  # sets truncation, padding and the like as for all
+        return [found.ids for found in self._core.encode_batch_fast(texts, add_special_tokens=False)]
 
     def continuation_ids(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """What the template puts behind an answer to the prompt when `messages` follow: the end of the answer, the
@@ -121,14 +181,14 @@ class ChatRenderer:
         while answer in others:
             answer += _ANSWER
         conversation = [*prompt.messages, {"role": "assistant", "content": answer}, *messages]
-        rendered, taken = self._render(conversation, prompt.tools, prompt.template_kwargs)
+        rendered, taken = self.render(conversation, prompt.tools, prompt.template_kwargs)
         _, found, behind = rendered.rpartition(answer)
         if not found:
             raise DataError("the chat template leaves out what the assistant has said: no turn can follow it")
         for message in messages:
             if lost := _left_out(message["content"], _with_originals(behind, taken)):
                 raise DataError(f"the chat template leaves out {lost[:40]!r} of what the {message['role']} says")
-        return self._encode(behind, taken)
+        return self.encode([Rendered(behind, taken)])[0].tolist()
 
     def generation_header_ids(self, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
         """Ids that the template puts before a response, e.g. of "<|im_start|>assistant\\n"; [] if it puts none."""
@@ -163,20 +223,20 @@ class ChatRenderer:
                 break
         return ids
 
-    def _render(
+    def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> tuple[str, dict[str, str]]:
-        """Rendered text with a mark in place of each control string of the content, and what each mark stands for."""
+    ) -> Rendered:
+        """The prompt up to and including the generation header. Raises DataError as `prompt_ids` does."""
         taken: dict[str, str] = {}
         safe_messages = [
             self._take_out(m, taken, self._special if m.get("role") == "assistant" else self._control) for m in messages
         ]
         safe_tools = None if tools is None else self._take_out(list(tools), taken, self._control)
         safe_options = self._take_out(dict(template_kwargs or {}), taken, self._control)
-        return self._apply(safe_messages, safe_tools, safe_options, header=True), taken
+        return Rendered(self._apply(safe_messages, safe_tools, safe_options, header=True), taken)
 
     def _take_out(self, value: Any, taken: dict[str, str], control: _Control) -> Any:
         """A deep copy of `value` in which every string has marks in place of control strings."""
@@ -196,8 +256,10 @@ class ChatRenderer:
             taken[key] = found.group()
             return key
 
-        # Characters that look like a mark are taken out too, so that no text can imitate one.
-        marked = re.sub(f"{control.pattern}|[{_OPEN}{_CLOSE}]", mark, text)
+        marked = text
+        if control.beginning.search(text):  # few texts have one, and looking for all strings everywhere is slow
+            # Characters that look like a mark are taken out too, so that no text can imitate one.
+            marked = re.sub(f"{control.pattern}|[{_OPEN}{_CLOSE}]", mark, text)
         if self._normalizes and control.ids.intersection(self.tokenizer.encode(marked, add_special_tokens=False)):
             return re.sub(r"(?s).+", mark, text)
         return marked
@@ -218,6 +280,15 @@ def _with_originals(rendered: str, taken: Mapping[str, str]) -> str:
     return re.sub(_MARK, lambda mark: taken.get(mark[0], mark[0]), rendered) if taken else rendered
 
 
+def _encodes_in_backend(tokenizer: Any) -> bool:
+    """Whether its `encode` is the library's own, which does nothing beside calling the Rust tokenizer."""
+    from transformers import PreTrainedTokenizerFast as Own
+
+    return isinstance(tokenizer, Own) and all(
+        getattr(type(tokenizer), name) is getattr(Own, name) for name in ("encode", "_encode_plus")
+    )
+
+
 def _left_out(text: str, rendered: str) -> str:
     """A word of `text` that is not in `rendered`; "" when none is missing. Blanks may differ, quotes may be escaped."""
     if text in rendered or "".join(text.split()) in "".join(rendered.split()):
@@ -229,9 +300,10 @@ def _left_out(text: str, rendered: str) -> str:
 
 @dataclass(frozen=True)
 class _Control:
-    """Control strings: a pattern of all of them, and their ids."""
+    """Control strings: a pattern of all of them, one of what they and marks begin with, and their ids."""
 
     pattern: str
+    beginning: re.Pattern[str]
     ids: frozenset[int]
 
     @classmethod
@@ -239,4 +311,6 @@ class _Control:
         # longest first: "<|end|>" must not hide "<|end|><|of|>"
         longest_first = sorted(filter(None, texts), key=len, reverse=True)
         ids = {*tokenizer.convert_tokens_to_ids(longest_first)} - {None, tokenizer.unk_token_id}
-        return cls("|".join(map(re.escape, longest_first)) or r"(?!)", frozenset(ids))
+        beginnings = sorted({_OPEN, _CLOSE, *(text[:2] for text in longest_first)})
+        found = re.compile("|".join(map(re.escape, beginnings)))
+        return cls("|".join(map(re.escape, longest_first)) or r"(?!)", found, frozenset(ids))

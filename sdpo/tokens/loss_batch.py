@@ -11,6 +11,7 @@ from torch import Tensor
 from sdpo.errors import DataError
 from sdpo.losses.token_batch import LossBatch, TokenBatch
 from sdpo.records import COMPONENTS, Denominators, TrainRow
+from sdpo.tokens.prefix_tree import id_tensor
 
 
 def loss_batch(
@@ -26,7 +27,7 @@ def loss_batch(
 
     Raises DataError for log-probs, weights or advantages that are not one per token.
     """
-    ids = torch.tensor([token for row in rows for token in row.policy_ids], dtype=torch.int64, device=device)
+    ids = torch.cat([id_tensor(row.policy_ids) for row in rows]).to(device)
     sampler = _sampler_log_probs(rows, device)
 
     def batch(component: str) -> TokenBatch:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sdpo.records import Span, TrainRow
 from sdpo.tokens.partition import MicroBatchRows, teacher_sequences
-from sdpo.tokens.prefix_tree import PrefixTree, build_tree
+from sdpo.tokens.prefix_tree import PrefixTree, build_tree, id_tensor
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _pad(sequences: Sequence[Sequence[int]], predicting: list[list[slice]]) -> P
     columns = torch.arange(max(map(len, sequences)))
     mask = columns[None, :] < torch.tensor([len(sequence) for sequence in sequences])[:, None]
     input_ids = torch.zeros(mask.shape, dtype=torch.int64)
-    input_ids[mask] = torch.tensor([token for sequence in sequences for token in sequence])
+    input_ids[mask] = torch.cat([id_tensor(sequence) for sequence in sequences])
     places = torch.arange(mask.numel()).view(mask.shape)
     return PackedSide(
         input_ids,

@@ -6,12 +6,13 @@ Everything here is a pure function of the rows, so every rank can compute the wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sdpo.errors import ConfigError, problem
+from sdpo.packed import TokenIds
 from sdpo.records import Span, TrainRow
-from sdpo.tokens.prefix_tree import tree_size
+from sdpo.tokens.prefix_tree import Tokens, TreeSize, sort_key
 
 UNEVEN = 1.1  # the fullest rank may have this many times its share before a group is taken apart
 
@@ -32,11 +33,55 @@ class MicroBatchRows:
         return bool(self.rows[0].distillation)
 
 
-def teacher_sequences(rows: Sequence[TrainRow]) -> tuple[list[list[int]], list[list[Span]]]:
+def teacher_sequences(rows: Sequence[TrainRow]) -> tuple[list[TokenIds], list[list[Span]]]:
     """What the teacher reads, one sequence for each distilled span: its context, then the span; and where that is."""
-    parts = [(part, row.token_ids[slice(*part.span)]) for row in rows for part in row.distillation]
-    sequences = [[*part.context_ids, *tokens] for part, tokens in parts]
-    return sequences, [[(len(part.context_ids), len(part.context_ids) + len(tokens))] for part, tokens in parts]
+    sequences, spans = [], []
+    for part, tokens in ((part, row.token_ids[slice(*part.span)]) for row in rows for part in row.distillation):
+        sequence = TokenIds(part.context_ids)
+        sequence.extend(tokens)
+        sequences.append(sequence)
+        spans.append([(len(part.context_ids), len(sequence))])
+    return sequences, spans
+
+
+class _Forward:
+    """Rows of one forward as they come together, and how much student and teacher read of them. What is counted once is
+    not counted again when the rows join others: a plan takes time in proportion to its rows."""
+
+    def __init__(self, rows: Sequence[TrainRow], padded: bool = False) -> None:
+        self.rows = list(rows)
+        sides: tuple[Sequence[Tokens], ...] = [row.token_ids for row in rows], teacher_sequences(rows)[0]
+        self._sides = [(_PaddedSize if padded else TreeSize)() for _ in sides]
+        for size, sequences in zip(self._sides, sides, strict=True):
+            size.add(map(sort_key, sequences))
+
+    def join(self, other: _Forward) -> _Forward:
+        self.rows += other.rows
+        for size, more in zip(self._sides, other._sides, strict=True):
+            size.add(more.keys)
+        return self
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        student, teacher = self._sides
+        return student.tokens, teacher.tokens
+
+
+class _PaddedSize:
+    """`TreeSize` for rows that are read whole."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self._longest = 0
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self.keys.append(key)
+            self._longest = max(self._longest, len(key) // len(sort_key([0])))
+
+    @property
+    def tokens(self) -> int:
+        return len(self.keys) * self._longest
 
 
 def side_tokens(rows: Sequence[TrainRow], padded: bool = False) -> tuple[int, int]:
@@ -45,21 +90,16 @@ def side_tokens(rows: Sequence[TrainRow], padded: bool = False) -> tuple[int, in
     What sequences begin with alike is read once (`prefix_tree`). When `padded`, each is read whole and filled up to the
     longest.
     """
-    size = _padded_size if padded else tree_size
-    return size([row.token_ids for row in rows]), size(teacher_sequences(rows)[0])
-
-
-def _padded_size(sequences: Sequence[Sequence[int]]) -> int:
-    return len(sequences) * max(map(len, sequences), default=0)
+    return _Forward(rows, padded).tokens
 
 
 def together(rows: Sequence[TrainRow], padded: bool = False) -> list[list[TrainRow]]:
     """Rows that are worth keeping in one forward: those of one prompt, in the given order. `padded`: each alone."""
     if padded:
         return [[row] for row in rows]
-    groups: dict[tuple[int, ...], list[TrainRow]] = {}
+    groups: dict[bytes, list[TrainRow]] = {}
     for row in rows:
-        groups.setdefault(tuple(row.token_ids[: row.spans[0][0]]), []).append(row)
+        groups.setdefault(TokenIds.of(row.token_ids[: row.spans[0][0]]).tobytes(), []).append(row)
     return list(groups.values())
 
 
@@ -74,12 +114,11 @@ def split_over_ranks(rows: Sequence[TrainRow], world: int, padded: bool = False)
     while True:
         shares = [[units[i] for i in share] for share in _balanced([cost for cost, _ in units], world)]
         costs = [sum(cost for cost, _ in share) for share in shares]
-        divisible = [unit for unit in units if len(unit[1]) > 1]
+        divisible = [i for i, (_, unit) in enumerate(units) if len(unit) > 1]
         if not divisible or max(costs) * world <= UNEVEN * sum(costs):
             return [[row for _, unit in share for row in unit] for share in shares]
-        largest = max(divisible, key=lambda unit: unit[0])
-        units.remove(largest)
-        units += [(sum(side_tokens(half, padded)), half) for half in _halves(largest[1])]
+        _, largest = units.pop(max(divisible, key=lambda i: units[i][0]))
+        units += [(sum(side_tokens(half, padded)), half) for half in _halves(largest)]
 
 
 def _balanced(costs: list[int], world: int) -> list[list[int]]:
@@ -108,20 +147,24 @@ def split_micro_batches(
         if limit is not None and limit < 1:
             raise ConfigError(problem(name, limit, "a number >= 1, or None for no limit"))
 
-    def fits(part: list[TrainRow]) -> bool:
-        if max_rows is not None and len(part) > max_rows:
+    def fits(part: _Forward) -> bool:
+        if max_rows is not None and len(part.rows) > max_rows:
             return False
-        return max_tokens is None or max(side_tokens(part, padded)) <= max_tokens
+        return max_tokens is None or max(part.tokens) <= max_tokens
 
     parts: list[list[TrainRow]] = []
-    for unit in sorted(together(rows, padded), key=lambda unit: max(side_tokens(unit, padded)), reverse=True):
-        pieces = [unit] if fits(unit) else [[row] for row in unit]
+    units = [_Forward(unit, padded) for unit in together(rows, padded)]
+    last: _Forward | None = None  # the micro-batch that may get more
+    for unit in sorted(units, key=lambda unit: max(unit.tokens), reverse=True):
+        pieces = [unit] if fits(unit) else [_Forward([row], padded) for row in unit.rows]
         for position, piece in enumerate(pieces):
             starts_anew = position == 0 and len(pieces) > 1
-            if parts and not starts_anew and fits(parts[-1] + piece):
-                parts[-1] += piece
+            own = list(piece.rows)
+            if last is not None and not starts_anew and fits(last.join(piece)):
+                parts[-1] += own
             else:
-                parts.append(list(piece))
+                last = piece
+                parts.append(own)
     return parts
 
 
@@ -147,11 +190,12 @@ def plan_micro_batches(
         ranks = split_over_ranks(subset, world, padded)
         shares = [split_micro_batches(share, max_tokens, max_rows, padded) for share in ranks]
         count = max(map(len, shares))
-        shortest = min(subset, key=lambda row: max(side_tokens([row])))
         for rank, parts in enumerate(shares):
             parts = _cut_to(parts, count)
             plan[rank] += [MicroBatchRows(part) for part in parts]
-            plan[rank] += [MicroBatchRows([shortest], dummy=True)] * (count - len(parts))
+            if len(parts) < count:
+                shortest = min(subset, key=lambda row: max(side_tokens([row])))
+                plan[rank] += [MicroBatchRows([shortest], dummy=True)] * (count - len(parts))
     return plan
 
 

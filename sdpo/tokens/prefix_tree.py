@@ -6,13 +6,16 @@ responses to one prompt or the reprompts of one problem, share those states exac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 Tokens = Sequence[int]
+_BYTES = 4  # of an id in a key
 
 
 @dataclass(frozen=True)
@@ -38,27 +41,26 @@ class PrefixTree:
 
 def build_tree(sequences: Sequence[Tokens]) -> tuple[PrefixTree, list[Tensor]]:
     """The tree, and for each sequence the places [its length] of its tokens in the tree. No sequence may be empty."""
-    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
-    tokens: list[int] = []
+    keys = [sort_key(sequence) for sequence in sequences]
+    tokens: list[Tensor] = []
     places: list[Tensor] = [torch.empty(0, dtype=torch.int64)] * len(sequences)
     runs: list[tuple[int, Tensor]] = []
-    previous: Tokens = ()
+    previous, size = b"", 0
     path = places[0] if places else torch.empty(0, dtype=torch.int64)
-    for i in order:
-        sequence = sequences[i]
-        shared = shared_length(previous, sequence)
-        added = len(sequence) - shared
-        path = torch.cat([path[:shared], torch.arange(len(tokens), len(tokens) + added)])
-        tokens += sequence[shared:]
-        places[i], previous = path, sequence
+    for i in sorted(range(len(sequences)), key=keys.__getitem__):
+        shared = _shared(previous, keys[i])
+        added = len(sequences[i]) - shared
+        path = torch.cat([path[:shared], torch.arange(size, size + added)])
+        places[i], previous, size = path, keys[i], size + added
         if added:
+            tokens.append(id_tensor(sequences[i][shared:]))
             runs.append((added, path))
     return _tree(tokens, runs), places
 
 
-def _tree(tokens: list[int], runs: list[tuple[int, Tensor]]) -> PrefixTree:
+def _tree(tokens: list[Tensor], runs: list[tuple[int, Tensor]]) -> PrefixTree:
     return PrefixTree(
-        tokens=torch.tensor(tokens, dtype=torch.int64),
+        tokens=torch.cat(tokens),
         depth=torch.cat([torch.arange(len(path) - added, len(path)) for added, path in runs]),
         run_lengths=torch.tensor([added for added, _ in runs]),
         path_lengths=torch.tensor([len(path) for _, path in runs]),
@@ -66,18 +68,46 @@ def _tree(tokens: list[int], runs: list[tuple[int, Tensor]]) -> PrefixTree:
     )
 
 
+def id_tensor(ids: Tokens) -> Tensor:
+    """int64 [len(ids)]."""
+    return torch.from_numpy(np.asarray(ids, dtype=np.int64))
+
+
+def sort_key(ids: Tokens) -> bytes:
+    """Bytes that sort as the sequences do: where beginnings are alike, in the order of the ids behind them."""
+    return np.asarray(ids, dtype=np.int32).astype(">i4").tobytes()
+
+
 def shared_length(a: Tokens, b: Tokens) -> int:
     """Tokens at the beginning that two sequences have in common."""
-    count = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        count += 1
-    return count
+    return _shared(sort_key(a), sort_key(b))
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    count = min(len(a), len(b)) // _BYTES
+    differ = np.frombuffer(a, np.int32, count) != np.frombuffer(b, np.int32, count)
+    first = int(differ.argmax()) if count else 0
+    return first if count and differ[first] else count
+
+
+class TreeSize:
+    """Counts the tokens of a tree as sequences come, each in one search: what it adds is what neither of its neighbours
+    in the order of the keys has in common with it."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.tokens = 0
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            place = bisect.bisect(self.keys, key)
+            shared = max((_shared(key, other) for other in self.keys[max(0, place - 1) : place + 1]), default=0)
+            self.tokens += len(key) // _BYTES - shared
+            self.keys.insert(place, key)
 
 
 def tree_size(sequences: Sequence[Tokens]) -> int:
     """Tokens of the tree of these sequences."""
-    ordered = sorted(sequences, key=list)
-    shared = sum(shared_length(a, b) for a, b in zip(ordered, ordered[1:], strict=False))
-    return sum(map(len, ordered)) - shared
+    size = TreeSize()
+    size.add(map(sort_key, sequences))
+    return size.tokens

@@ -7,6 +7,7 @@ marks are known at once. A response can be hostile: every search here is linear.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from sdpo.config.parsers import REASONING_PARSERS
 
@@ -52,6 +53,7 @@ _MARK = re.compile(
     )
     + ")"
 )
+_BEGINNING = re.compile(r"[<\[◁]|to=self<")  # of any mark; without it every alternative is tried at every letter
 # Sentences, not marks, and at the start only. In another wording (Here's) they count where both stand.
 _GRANITE = re.compile(r"\s*Here(?: i|')s my thought process:")
 _GRANITE_END = re.compile(r"Here(?: i|')s my response:\s*")
@@ -96,7 +98,7 @@ def strip_think(text: str, header: str = "", parser: str = "auto") -> str:
     if opened is not None:
         return ""
     answer = "".join(kept)
-    if not _CALL.search(answer):
+    if "<|" in answer and not _CALL.search(answer):
         answer, shells = _SHELL.subn("", answer)
         marks += shells
     if not marks and not found:
@@ -119,7 +121,7 @@ def _pieces(text: str, start: int, family: str | None) -> tuple[list[str], int |
     pass, because the text may be made to be slow."""
     kept: list[str] = []
     at, opened, inside, marks = start, None, "", 0
-    for match in _MARK.finditer(text):
+    for match in _marks(text):
         name, opening, shared = _meaning(match)
         if family not in (None, name) or (opened is None and _quoted(text, match)):
             continue
@@ -135,6 +137,17 @@ def _pieces(text: str, start: int, family: str | None) -> tuple[list[str], int |
             continue
         marks += 1
     return [*kept, text[at:]], opened, marks
+
+
+def _marks(text: str) -> Iterator[re.Match[str]]:
+    """As `_MARK.finditer`."""
+    at = 0
+    while beginning := _BEGINNING.search(text, at):
+        match = _MARK.match(text, beginning.start())
+        at = beginning.start() + 1
+        if match is not None:
+            at = max(at, match.end())
+            yield match
 
 
 def _quoted(text: str, match: re.Match[str]) -> bool:

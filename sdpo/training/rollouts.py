@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.rows import REWARD_TOLERANCE, is_success, usable
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError
@@ -67,8 +68,8 @@ class Rollouts:
         stale = self.config.actor_rollout_ref.rollout.max_staleness > 0
         if stale and (step in self._asked or step in self._drawn):
             groups = self._collected(step)
-            lines = [json.dumps({"uid": g.prompt.uid, "samples": [*map(asdict, g.samples)]}) for g in groups]
-            file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            drawn = [{"uid": group.prompt.uid, "samples": [*map(asdict, group.samples)]} for group in groups]
+            file.write_text("".join(json.dumps(g, default=list) + "\n" for g in drawn), encoding="utf-8")
 
     def load(self, file: Path, step: int) -> None:
         """Takes up what a checkpoint holds, if it is for the prompts of this step."""
@@ -84,7 +85,8 @@ class Rollouts:
             self._drawn[step] = [Group(job.prompt, samples[job.prompt.uid]) for job in jobs]
 
     def _submit(self, batch: int) -> Ticket:
-        return self.workers.submit(self.jobs(batch), training_plan(self.config, batch))
+        plan = replace(training_plan(self.config, batch), reprompts=descriptor_of(self.config).needs_teacher)
+        return self.workers.submit(self.jobs(batch), plan)
 
     def _collected(self, step: int) -> list[Group]:
         if step in self._asked:

@@ -37,6 +37,7 @@ from sdpo.teacher.teachers import FrozenTeacher, build_reference, build_teacher
 from sdpo.tokens.loss_batch import loss_batch
 from sdpo.tokens.packing import MicroBatch, PackedSide, pack_micro_batch
 from sdpo.tokens.partition import MicroBatchRows, plan_micro_batches
+from sdpo.tokens.prefix_tree import id_tensor
 from sdpo.tracking.pooling import Sums, merge, pool
 from sdpo.weights.adapter import AdapterSource
 from sdpo.weights.source import WeightSource
@@ -257,7 +258,7 @@ class Actor:
         temperature = self.config.actor_rollout_ref.rollout.temperature
         found = []
         for micro in map(self._pack, share.micro_batches):
-            ids = torch.tensor([i for row in micro.rows for i in row.policy_ids], device=self.device)
+            ids = torch.cat([id_tensor(row.policy_ids) for row in micro.rows]).to(self.device)
             found.append(policy_terms(scores(micro.student.to(self.device)), ids, temperature)[0])
         return found
 

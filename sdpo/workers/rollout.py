@@ -17,6 +17,7 @@ from sdpo.errors import SdpoError
 from sdpo.grading.custom import told
 from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample, Turn
+from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import SamplingSpec, request_seed
 from sdpo.tokens.chat import ChatRenderer
@@ -40,6 +41,7 @@ class SamplingPlan:
     step: int
     log_probs: bool = True
     ignore_eos: bool = False
+    reprompts: bool = False  # make those of a group as soon as its last response is graded
 
 
 def training_plan(config: Config, step: int) -> SamplingPlan:
@@ -68,7 +70,7 @@ class RenderedPrompt:
     """One prompt, rendered."""
 
     prompt: Prompt
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
 
 
 class RolloutWorker:
@@ -79,6 +81,8 @@ class RolloutWorker:
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
         self.text = ResponseText(self.tokenizer)
+        distillation = config.actor_rollout_ref.actor.self_distillation
+        self._reprompts = RepromptBuilder(distillation, self.chat, config.data.seed)
         self.reasoning_parser = config.grading.reasoning_parser
         self.graders = graders
         self.engine = build_engine(config, device, module)
@@ -115,15 +119,22 @@ class RolloutWorker:
             version = self.engine.policy_version
             try:
                 async with asyncio.TaskGroup() as running:
-                    tasks = [
-                        [running.create_task(self._episode(*job, plan, index, version)) for index in range(plan.n)]
-                        for job in zip(jobs, map(self._opening, jobs), strict=True)
-                    ]
+                    groups = []
+                    for job, opening in zip(jobs, map(self._opening, jobs), strict=True):
+                        episodes = (self._episode(job, opening, plan, index, version) for index in range(plan.n))
+                        own = [running.create_task(episode) for episode in episodes]
+                        groups.append(running.create_task(self._group(job.prompt, own, plan)))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None  # the first; the others were cancelled because of it
             finally:
                 await self.engine.rest()
-        return [Group(job.prompt, [task.result() for task in own]) for job, own in zip(jobs, tasks, strict=True)]
+        return [task.result() for task in groups]
+
+    async def _group(self, prompt: Prompt, episodes: Sequence[asyncio.Task[Sample]], plan: SamplingPlan) -> Group:
+        group = Group(prompt, [await episode for episode in episodes])
+        if plan.reprompts:  # now: others are still being drawn, and each engine makes its own
+            group.reprompts = self._reprompts.build(group, plan.step)
+        return group
 
     async def _episode(self, job: RenderedPrompt, opening: str, plan: SamplingPlan, index: int, version: int) -> Sample:
         prompt, rollout = job.prompt, self.config.actor_rollout_ref.rollout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROWS = (
-    ("records", "errors", "interrupt", "config"),
+    ("records", "packed", "errors", "interrupt", "config"),
     ("sandbox",),
     ("algorithms", "losses", "kernels", "reprompt", "tokens", "grading", "data"),
     ("models", "offload", "teacher", "rollout", "weights", "tracking"),

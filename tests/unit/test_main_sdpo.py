@@ -101,10 +101,10 @@ def test_options_may_stand_between_overrides(train):
 
 def test_the_environment_is_set_before_training_and_the_users_own_stays(train, monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     main_sdpo.main([])
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
 
 
 @pytest.mark.parametrize(

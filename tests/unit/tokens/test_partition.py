@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from sdpo.errors import ConfigError
@@ -10,7 +12,9 @@ from sdpo.tokens.partition import (
     side_tokens,
     split_micro_batches,
     split_over_ranks,
+    teacher_sequences,
 )
+from sdpo.tokens.prefix_tree import sort_key
 
 
 def row(index: int, prompt: int, response: int, teacher: int | None = None) -> TrainRow:
@@ -133,3 +137,62 @@ def test_the_plan_is_the_same_on_every_rank() -> None:
 
 def test_no_rows_is_an_empty_plan() -> None:
     assert plan_micro_batches([], world=2) == [[], []]
+
+
+def _as_defined(rows: list[TrainRow], max_tokens: int, max_rows: int | None, padded: bool) -> list[list[TrainRow]]:
+    """Micro-batches, each counted anew with every row that might join it."""
+
+    def size(part: list[TrainRow]) -> int:
+        sides = [[*map(tuple, side)] for side in ([row.token_ids for row in part], teacher_sequences(part)[0])]
+        if padded:
+            return max(len(side) * max(map(len, side), default=0) for side in sides)
+        return max(len({ids[:end] for ids in side for end in range(1, len(ids) + 1)}) for side in sides)
+
+    def fits(part: list[TrainRow]) -> bool:
+        return len(part) <= (max_rows or len(part)) and size(part) <= max_tokens
+
+    units: dict[tuple[int, ...], list[TrainRow]] = {}
+    for number, one in enumerate(rows):
+        units.setdefault((number,) if padded else tuple(one.token_ids[: one.spans[0][0]]), []).append(one)
+    parts: list[list[TrainRow]] = []
+    for unit in sorted(units.values(), key=size, reverse=True):
+        pieces = [unit] if fits(unit) else [[one] for one in unit]
+        for position, piece in enumerate(pieces):
+            if parts and (position or len(pieces) == 1) and fits(parts[-1] + piece):
+                parts[-1] = parts[-1] + piece
+            else:
+                parts.append(piece)
+    return parts
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_counted_step_by_step_is_what_counting_anew_gives(seed: int, padded: bool) -> None:
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(1, 3) for _ in range(rng.randrange(1, 6))] for _ in range(6)]
+    rows = [
+        TrainRow.single_turn(
+            f"p{number}", 0, rng.choice(prompts), [rng.randrange(3) for _ in range(rng.randrange(1, 8))],
+            [*rng.choice(prompts), *rng.choice(prompts)],
+        )
+        for number in range(24)
+    ]  # fmt: skip
+    limits = rng.randrange(8, 60), rng.choice([None, 2, 5])
+    found = split_micro_batches(rows, *limits, padded)
+    wanted = _as_defined(rows, *limits, padded)
+    assert [[id(one) for one in part] for part in found] == [[id(one) for one in part] for part in wanted]
+
+
+def test_a_plan_counts_every_row_a_few_times_however_many_there_are(monkeypatch) -> None:
+    from sdpo.tokens import partition
+
+    def counted(groups: int) -> int:
+        seen = []
+        monkeypatch.setattr(partition, "sort_key", lambda ids: seen.append(1) or sort_key(ids))
+        rows = [
+            TrainRow.single_turn(f"p{g}", i, [g, 1, 2], [i, 5, g], [9, g, i]) for g in range(groups) for i in range(8)
+        ]
+        partition.plan_micro_batches(rows, 1, max_tokens=200)
+        return len(seen) / len(rows)
+
+    assert counted(8) == counted(64) <= 4  # both sides

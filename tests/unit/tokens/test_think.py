@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdpo.tokens import think
 from sdpo.tokens.think import left_open, strip_think
+
+MARK_PIECES = (
+    "<think>", "</think>", "</thought >", "<|channel|>", "analysis", "<|message|>", "<|end|>", "<|start|>", "[THINK]",
+    "[/THINK]", "◁think▷", "◁/think▷", "to=self<|message|>", "<|eom|>", "<reason>", "</reason>", "<|open|>", "think",
+    "<|sep|>", "<unused94>", "<|return|>", "<|content_thinking|>", "<|end_message|>", "<|close|>",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -154,3 +161,10 @@ def test_calls_of_every_channel_keep_their_marks() -> None:
     call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
     text = strip_think("<|channel|>analysis<|message|>I call f<|end|><|start|>assistant" + call)
     assert text.endswith(call) and "I call f" not in text
+
+
+@given(st.lists(st.sampled_from([*MARK_PIECES, "a", " ", "\n", "<", "[", "`", "t", "to=", "text "]), max_size=12))
+def test_marks_are_found_where_trying_every_letter_finds_them(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    everywhere = [(match.span(), match.lastgroup) for match in think._MARK.finditer(text)]
+    assert [(match.span(), match.lastgroup) for match in think._marks(text)] == everywhere

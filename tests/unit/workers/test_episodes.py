@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from sdpo.config.compose import compose
+from sdpo.config.schema import SelfDistillationConfig
 from sdpo.environments.episode import Episode
 from sdpo.errors import ConfigError, RolloutError
 from sdpo.records import Grade, GradeStatus, Prompt
+from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.rollout.engine import Generation
 from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.scripted import ScriptedEngine
+from sdpo.tokens.chat import ChatRenderer
 from sdpo.training.metrics import train_metrics
 from sdpo.workers import rollout
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, training_plan
@@ -38,7 +42,7 @@ class Graders:
 def draw(monkeypatch, chatml_tokenizer):
     """Groups of two prompts with `n` episodes each in the environment, a class; `answer`: text of a request."""
 
-    def run(environment, answer=lambda request: "right", n=4, **settings):
+    def run(environment, answer=lambda request: "right", n=4, reprompts=False, **settings):
         tokenizer = chatml_tokenizer
 
         def script(request):
@@ -55,7 +59,7 @@ def draw(monkeypatch, chatml_tokenizer):
         jobs = [RenderedPrompt(prompt, worker.chat.student_ids(prompt)) for prompt in prompts]
 
         async def all_of_it():
-            groups = await worker.draw(jobs, training_plan(config, 1))
+            groups = await worker.draw(jobs, replace(training_plan(config, 1), reprompts=reprompts))
             left = asyncio.all_tasks() - {asyncio.current_task()}
             return groups, left
 
@@ -249,3 +253,17 @@ def test_a_signal_leaves_the_event_loop_once_and_no_task_reports_it_again(place,
     del stopped
     gc.collect()
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_reprompts_are_made_as_groups_end_and_are_those_of_the_controller(draw, chatml_tokenizer):
+    class Once:
+        async def run(self, prompt, policy, grade):
+            answer = await policy.reply()
+            return Episode(answer, await grade(answer))
+
+    drawn = draw(Once, lambda request: "right" if request.request_id[-1] in "13" else "wrong", reprompts=True)
+    builder = RepromptBuilder(SelfDistillationConfig(), ChatRenderer(chatml_tokenizer, {"enable_thinking": False}), 0)
+    for group in drawn.groups:
+        assert group.reprompts == builder.build(group, 1)
+        assert [r and r.demonstration_index for r in group.reprompts[0]] == [1, 3, 1, 1]
+    assert all(group.reprompts is None for group in draw(Once).groups)
