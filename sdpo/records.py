@@ -51,6 +51,9 @@ class Prompt:
     extra_info: dict[str, Any] = field(default_factory=dict)
     tools: tuple[dict[str, Any], ...] | None = None  # tool schemas for the chat template
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # e.g. {"enable_thinking": False}
+    as_text: bool = False  # the row has text where others have messages: reward functions of TRL's signature get text
+    feedback: str = ""  # of the row: what the teacher is told about every failure, beside what the grader says
+    solution: str = ""  # of the row: the teacher's demonstration where no sibling has one
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Grade:
     tests: tuple[TestOutcome, ...] = ()
     seconds: float = 0.0
     flags: tuple[str, ...] = ()  # e.g. "integrity: weak", "unsafe sandbox"
-    extra: dict[str, float] = field(default_factory=dict)  # further numbers of a custom grader, logged as means
+    extra: dict[str, Any] = field(default_factory=dict)  # what else a custom grader says; numbers are logged as means
 
     @property
     def graded(self) -> bool:
@@ -165,10 +168,15 @@ class Reprompt:
     used_feedback: bool
     trimmed_tokens: int = 0  # cut from feedback and demonstration to fit `max_reprompt_len`
     turns: dict[int, Sequence[int]] = field(default_factory=dict)  # turn with a hint of its own -> all that precedes it
+    stored_solution: bool = False  # the demonstration is the row's own
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", TokenIds.of(self.prompt_ids))
         object.__setattr__(self, "turns", {turn: TokenIds.of(ids) for turn, ids in self.turns.items()})
+
+    @property
+    def demonstrates(self) -> bool:
+        return self.stored_solution or self.demonstration_index is not None
 
 
 # Of a group: one per sample (None: no signal), and counts for the metrics.

@@ -47,7 +47,7 @@ class Reprompted:
     def metrics(self) -> dict[str, float]:
         """Fractions of the usable samples; with the builder's counts of what was cut or did not fit."""
         built = [reprompt for reprompts in self.by_group for reprompt in reprompts.values()]
-        demonstrations = sum(reprompt.demonstration_index is not None for reprompt in built)
+        demonstrations = sum(reprompt.demonstrates for reprompt in built)
         return {
             **{f"sdpo/{name}_frac": fraction(self._counts[name], self._samples) for name in BUILDER_COUNTS},
             "sdpo/signal_frac": fraction(len(built), self._samples),

@@ -49,7 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, e.g. data.max_prompt_length=1024")
     check.add_argument("--model", help="folder or hub id: lengths in tokens, under its chat template")
     check.add_argument("--against", metavar="FILE", help="another file that must not hold the same questions")
-    check.add_argument("--grade", action="store_true", help="grade a right and a wrong answer made from every row")
+    check.add_argument(
+        "--grade",
+        action="store_true",
+        help="grade right and wrong answers made from every row; custom_reward_function.path=FILE: by your function",
+    )
     check.add_argument("--json", type=Path, metavar="FILE", help="also write everything that was found")
     prepare = commands.add_parser("prepare", help="convert a data set from its publisher's format to parquet")
     prepare.add_argument("name", help="one of those in docs/data.md, e.g. gsm8k")
@@ -75,8 +79,12 @@ def _check(arguments: argparse.Namespace) -> int:
     from sdpo.cli.data_check import inspect
     from sdpo.cli.data_report import print_inspection
     from sdpo.config.compose import compose
+    from sdpo.config.files import check_reward_function
+    from sdpo.config.validate import check_single_values
 
     config = compose(["model=custom", "task=custom", *arguments.overrides])
+    check_single_values(config)
+    check_reward_function(config)
     if arguments.json:
         make_writable(arguments.json, "--json")
     count_tokens = _token_counter(arguments.model, config) if arguments.model else None

@@ -7,20 +7,25 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from sdpo.cli.gold_answers import responses
+from sdpo.cli.reward_trial import Overheard, Trial
 from sdpo.config.schema import Config
+from sdpo.data.columns import Columns
 from sdpo.data.load import BUILTIN, load_prompts, open_rows
 from sdpo.data.rows import question_key, to_prompt, to_row
 from sdpo.errors import DataError
-from sdpo.grading.registry import build_source_grader, kind_of
+from sdpo.grading.registry import CUSTOM, build_source_grader, grader_kind
 from sdpo.grading.source_grader import SourceGrader
 from sdpo.records import Prompt
 
 GRADED_AT_ONCE = 4
+FUNCTION = "reward function"  # field of a finding about one of the user's
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class GoldGrades:
     right: int = 0  # right responses with reward 1
     wrong: int = 0  # wrong responses with reward 0
     without_answer: int = 0  # rows that hold no answer to write down, such as tests without a solution
+    trial: Trial | None = None  # of a reward function of the user's
     exceptions: list[Finding] = field(default_factory=list)
 
 
@@ -88,19 +94,35 @@ def inspect(
     found = Inspection(unit="tokens" if count_tokens else "characters")
     other = None if against is None else {question_key(prompt) for _, prompt in _usable(against, config, Inspection())}
     found.overlapping = None if other is None else []
+    function = config.custom_reward_function
+    overheard = Overheard(Path(function.path or ".").expanduser().resolve().parent)
+    with redirect_stdout(overheard) if function.path else nullcontext():
+        _inspect(name, config, found, count_tokens, other, grade)
+    if found.gold and found.gold.trial:
+        found.gold.trial.printed = dict(overheard.places)
+    return found
+
+
+def _inspect(
+    name: str,
+    config: Config,
+    found: Inspection,
+    count_tokens: Callable[[Prompt], int] | None,
+    other: set[bytes] | None,
+    grade: bool,
+) -> None:
     seen: dict[bytes, tuple[int, bytes]] = {}
-    grader = build_source_grader(config)
+    grader = build_source_grader(config, strict=grade)
     try:
         prompts = _observed(_usable(name, config, found), found, config, grader, count_tokens, seen, other)
         if grade:
             found.gold = GoldGrades()
-            _grade_all(prompts, grader, found.gold)
+            _grade_all(prompts, grader, found.gold, config)
         else:
             for _ in prompts:
                 pass
     finally:
         grader.close()
-    return found
 
 
 def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int, Prompt]]:
@@ -110,6 +132,7 @@ def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int,
         table = False
     else:
         rows, table = open_rows(name, "file")
+    columns = Columns.of(config.data)
     for number, row in enumerate(rows, 1):
         found.rows = number
         for column, value in _fields(row):
@@ -118,7 +141,7 @@ def _usable(name: str, config: Config, found: Inspection) -> Iterator[tuple[int,
                 entry.filled += 1
                 _count(entry.types, _type_name(value))
         try:
-            yield number, to_prompt(row, str(number), "row", config.data.prompt_key, from_table=table)
+            yield number, to_prompt(row, str(number), "row", columns, from_table=table)
         except DataError as error:
             place, _, why = str(error).removeprefix("row: ").partition(": ")
             found.unusable.append(Finding(number, place, why))
@@ -174,14 +197,24 @@ def _cannot_grade(prompt: Prompt, grader: SourceGrader) -> str | None:
         return str(error)
 
 
-def _grade_all(prompts: Iterator[tuple[int, Prompt]], grader: SourceGrader, gold: GoldGrades) -> None:
-    with ThreadPoolExecutor(GRADED_AT_ONCE) as pool:
+def _grade_all(prompts: Iterator[tuple[int, Prompt]], grader: SourceGrader, gold: GoldGrades, config: Config) -> None:
+    def of_this_kind(pair: tuple[int, Prompt]) -> tuple[list[Finding], bool | None]:
+        number, prompt = pair
+        if grader.kind_of(prompt.data_source) != CUSTOM:
+            return _grade_one(number, prompt, grader)
+        gold.trial = gold.trial or Trial()
+        return [Finding(number, FUNCTION, why) for why in gold.trial.ask(prompt, grader)], None
+
+    # A function of the user's gets one answer after the other: how long it takes is told.
+    with ThreadPoolExecutor(GRADED_AT_ONCE if not config.custom_reward_function.path else 1) as pool:
         while batch := list(islice(prompts, 16 * GRADED_AT_ONCE)):
-            for findings, answered in pool.map(lambda pair: _grade_one(pair[0], pair[1], grader), batch):
-                gold.without_answer += not answered
-                gold.right += answered and not any(f.field == "right answer" for f in findings)
-                gold.wrong += answered and not any(f.field == "wrong answer" for f in findings)
+            for findings, answered in pool.map(of_this_kind, batch):
                 gold.exceptions += findings
+                gold.without_answer += answered is False
+                gold.right += bool(answered) and not any(f.field == "right answer" for f in findings)
+                gold.wrong += bool(answered) and not any(f.field == "wrong answer" for f in findings)
+    if gold.trial and (slow := gold.trial.too_slow(config)):
+        gold.exceptions.append(Finding(1, FUNCTION, f"{grader_name('', config)} {slow}"))
 
 
 def _grade_one(number: int, prompt: Prompt, grader: SourceGrader) -> tuple[list[Finding], bool]:
@@ -198,10 +231,10 @@ def _grade_one(number: int, prompt: Prompt, grader: SourceGrader) -> tuple[list[
 
 
 def grader_name(data_source: str, config: Config) -> str:
-    if config.custom_reward_function.path is not None:
-        return f"{config.custom_reward_function.name} of {config.custom_reward_function.path}"
+    function = config.custom_reward_function
     try:
-        return kind_of(data_source)
+        kind = grader_kind(function, data_source)
+        return kind if kind != CUSTOM else f"{', '.join(function.weights) or function.name} of {function.path}"
     except DataError:
         return "nobody grades it"
 

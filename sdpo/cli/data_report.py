@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sdpo.cli.data_check import Finding, Inspection, grader_name
+from sdpo.cli.reward_trial import Trial
 from sdpo.config.schema import Config
 
 LISTED = 5  # findings shown of each kind
@@ -36,10 +37,14 @@ def print_inspection(name: str, found: Inspection, config: Config, console: Cons
         _findings("rows with a question of the other file", found.overlapping, console)
     if found.gold is not None:
         gold = found.gold
-        console.print(
-            f"\ngraded: {gold.right} right answers with reward 1, {gold.wrong} wrong ones with reward 0, "
-            f"{gold.without_answer} rows without an answer to write down"
-        )
+        console.print()
+        if gold.right or gold.wrong or gold.without_answer or not gold.trial:
+            console.print(
+                f"graded: {gold.right} right answers with reward 1, {gold.wrong} wrong ones with reward 0, "
+                f"{gold.without_answer} rows without an answer to write down"
+            )
+        if gold.trial:
+            _trial(gold.trial, grader_name("", config), console)
         _findings("unexpected grades", gold.exceptions, console)
 
 
@@ -94,7 +99,25 @@ def _findings(title: str, findings: Sequence[Finding], console: Console, bad: bo
         console.print(f"\n[green]no {title}[/]")
         return
     console.print(f"\n[{'red' if bad else 'yellow'}]{len(findings)} {title}[/]")
-    for finding in findings[:LISTED]:
-        console.print(f"  row {finding.row}: {escape(finding.field)}: {escape(finding.why)}")
-    if len(findings) > LISTED:
-        console.print(f"  and {len(findings) - LISTED} more")
+    rows: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        rows.setdefault((finding.field, finding.why), []).append(finding.row)
+    for (field, why), numbers in list(rows.items())[:LISTED]:
+        more = f" and {len(numbers) - 1} more ({', '.join(map(str, numbers[1:4]))}{', ...' * (len(numbers) > 4)})"
+        console.print(f"  row {numbers[0]}{more if len(numbers) > 1 else ''}: {escape(field)}: {escape(why)}")
+    if len(rows) > LISTED:
+        console.print(f"  and {len(rows) - LISTED} more{' reasons' if len(rows) < len(findings) else ''}")
+
+
+def _trial(trial: Trial, name: str, console: Console) -> None:
+    often = sorted(trial.rewards.items(), key=lambda item: -item[1])[:LISTED]
+    rewards = ", ".join(f"{reward} ({count})" for reward, count in often) or "none"
+    each = 1000 * trial.seconds / max(1, trial.answers)
+    console.print(f"{escape(name)}: {trial.answers} answers, {each:.2g} ms each; rewards: {rewards}")
+    if trial.given_up:
+        console.print(f"  [yellow]given up after {trial.hangs} answers without an end[/]")
+    if trial.rewards and trial.rows and not trial.told_apart:
+        told = "no row's own answer got a higher reward than a wrong one; look at answers with python -m sdpo.cli.grade"
+        console.print(f"  [yellow]{told}[/]")
+    for where, lines in list(trial.printed.items())[:LISTED]:
+        console.print(f"  [yellow]{escape(where)}: prints ({lines} times): into the logs of the workers in a run[/]")

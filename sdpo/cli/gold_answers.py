@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 
 from sdpo.errors import DataError
-from sdpo.grading import multiple_choice, text_match, tool_calls
+from sdpo.grading import mathematics, multiple_choice, text_match, tool_calls
 from sdpo.grading.registry import kind_of
 from sdpo.records import Prompt
 
-NEVER_RIGHT = {"math": "\\boxed{-987654321}", "code": "```python\npass\n```"}
+NEVER_RIGHT = {"math": "-987654321", "code": "```python\npass\n```"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ def responses(prompt: Prompt) -> Pair | None:
         return None
     match kind:
         case "math":
-            return Pair(f"\\boxed{{{truth}}}", NEVER_RIGHT["math"])
+            form = next(iter(mathematics.forms_of(prompt)), None)
+            answers = (mathematics.read_gold(truth), NEVER_RIGHT["math"])
+            return Pair(*(f"{form} {answer}" if form else f"\\boxed{{{answer}}}" for answer in answers))
         case "multiple_choice":
             choice = multiple_choice.read_gold(truth)
             return Pair(*(f"<answer>{c}</answer>" for c in (choice[0], _other(choice[0])))) if choice else None

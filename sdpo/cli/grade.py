@@ -26,7 +26,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,9 +34,10 @@ from typing import Any, TextIO
 from sdpo.cli.output_file import writing
 from sdpo.cli.program import program
 from sdpo.config.compose import compose
-from sdpo.config.files import check_grading
+from sdpo.config.files import check_grading, check_reward_function
 from sdpo.config.schema import Config
 from sdpo.config.validate import check_single_values
+from sdpo.data.columns import Columns, value_of
 from sdpo.data.long_integers import read_json
 from sdpo.data.rows import to_prompt
 from sdpo.errors import DataError
@@ -49,6 +50,8 @@ from sdpo.tokens.think import left_open
 
 KINDS = ("code", "math", "multiple_choice", "tool_calls")
 MALFORMED, GRADER_FAILED, INTERRUPTED = 2, 6, 130
+_VERL = Columns()
+LISTED = 10  # lines named that failed for the same reason
 AHEAD = 64  # lines read before the first of them is written, per worker
 
 
@@ -88,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = compose(options.overrides)
     check_single_values(config)
     check_grading(config)
+    check_reward_function(config)
     config.grading.concurrency = max(config.grading.concurrency, options.workers)
     try:
         return grade_file(options.file, options.out, options.workers, config)
@@ -99,28 +103,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 def grade_file(source: Path, target: Path | None, workers: int, config: Config) -> int:
     """Grades line by line with `workers` threads, writes in order, and returns the exit code."""
     code = 0
+    failures: dict[str, list[int]] = {}  # reason -> lines
     with ExitStack() as stack:
         lines = stack.enter_context(_reading(source))
         threads = ThreadPoolExecutor(workers)
         stack.callback(threads.shutdown)
-        grader = build_source_grader(config)
-        # After what can fail: the file may hold the results of another time.
         out: TextIO = sys.stdout
+        stack.enter_context(redirect_stdout(sys.stderr))  # what a reward function prints is no result
+        grader = build_source_grader(config, strict=True)
+        # After what can fail: the file may hold the results of another time.
         if target is not None:
             stack.enter_context(writing(target, "--out"))
             out = stack.enter_context(open(target, "w", encoding="utf-8"))
         stack.callback(grader.close)  # ends what still runs, so that nothing is waited for after an interruption
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
-        for number, identity, result in in_order(grader, lines, threads, workers * AHEAD):
+        for number, identity, result in in_order(grader, lines, threads, workers * AHEAD, Columns.of(config.data)):
             if isinstance(result, MalformedLine):
                 print(f"line {number}: {result}", file=sys.stderr)
                 code = code or MALFORMED
                 continue
             if result.status is GradeStatus.INFRA_ERROR:
-                print(f"line {number}: the grader failed: {'; '.join(result.flags)}", file=sys.stderr)
+                reason = "; ".join(result.flags)
+                if reason not in failures:
+                    print(f"line {number}: the grader failed: {reason}", file=sys.stderr)
+                failures.setdefault(reason, []).append(number)
                 code = GRADER_FAILED
             out.write(json.dumps(to_record(identity, result)) + "\n")
             out.flush()
+    for reason, (first, *more) in failures.items():
+        if more:
+            named = f"{', '.join(map(str, more[:LISTED]))}{', ...' * (len(more) > LISTED)}"
+            print(f"as line {first}: {len(more)} more ({named}): {reason}", file=sys.stderr)
     return code
 
 
@@ -143,7 +156,7 @@ def _reading(source: Path) -> Iterator[Iterator[bytes]]:
 
 
 def in_order(
-    grader: SourceGrader, lines: Iterable[bytes], threads: ThreadPoolExecutor, ahead: int
+    grader: SourceGrader, lines: Iterable[bytes], threads: ThreadPoolExecutor, ahead: int, columns: Columns
 ) -> Iterator[tuple[int, Any, Grade | MalformedLine]]:
     """(line number, id, grade or what is wrong), in the order of the file; at most `ahead` lines are in flight."""
     pending: deque[tuple[int, Any, Any]] = deque()
@@ -151,7 +164,8 @@ def in_order(
         if not line.strip():
             continue
         try:
-            identity, answer = read_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, number)
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            identity, answer = read_line(line, number, columns)
             if answer.is_row:
                 _check_row(grader, answer.prompt)
             future = threads.submit(grader.grade_or_status, answer.prompt, answer.response, answer.truncated)
@@ -180,7 +194,7 @@ def _check_row(grader: SourceGrader, prompt: Prompt) -> None:
         raise MalformedLine(f"reward_model.ground_truth: {reason}")
 
 
-def read_line(line: bytes, number: int) -> tuple[Any, Answer]:
+def read_line(line: bytes, number: int, columns: Columns = _VERL) -> tuple[Any, Answer]:
     """(id, answer). Raises MalformedLine naming the field."""
     try:
         data = read_json(line.decode())
@@ -198,16 +212,16 @@ def read_line(line: bytes, number: int) -> tuple[Any, Answer]:
     header = data.get("header", "")
     if not isinstance(header, str):
         raise MalformedLine(f"header: got {type(header).__name__}; allowed: text")
-    if "kind" not in data and "data_source" in data:
-        identity, prompt = data.get("id", number), _prompt_of_row(data, number)
+    if "kind" not in data and (columns.default_source or value_of(data, columns.source) is not None):
+        identity, prompt = data.get("id", number), _prompt_of_row(data, number, columns)
     else:
         identity, prompt = data.get("id"), _prompt_of_line(data)
     return identity, Answer(prompt, left_open(header) + data["response"], truncated, "kind" not in data)
 
 
-def _prompt_of_row(data: dict[str, Any], number: int) -> Prompt:
+def _prompt_of_row(data: dict[str, Any], number: int, columns: Columns) -> Prompt:
     try:
-        return to_prompt(data, str(number), "row", "prompt", from_table=False)
+        return to_prompt(data, str(number), "row", columns, from_table=False)
     except DataError as error:
         raise MalformedLine(str(error).removeprefix("row: ")) from None
 

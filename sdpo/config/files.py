@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import re
 from pathlib import Path
 
@@ -19,6 +20,12 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB = "hub://"
 _HUB_DATA = re.compile(r"hub://[\w.-]+/[\w.-]+@[0-9a-f]{40}(:([^:/]+/)?[^:/]+)?")
 _FIRST_BYTES = 4096
+# Sources of sdpo.cli.data prepare, and whether they come from the hub.
+PREPARED = {
+    **dict.fromkeys(("sciknoweval", "livecodebench", "gsm8k", "math", "humaneval", "humaneval_plus", "mbpp"), True),
+    **dict.fromkeys(("mbpp_plus", "kodcode", "mmlu_pro", "gpqa"), True),
+    "tooluse": False,
+}
 
 
 def check_model(config: Config) -> None:
@@ -54,14 +61,21 @@ def check_data(config: Config) -> None:
 
 
 def check_reward_function(config: Config) -> None:
-    path = config.custom_reward_function.path
+    settings = config.custom_reward_function
+    path = settings.path
     if path is None:
+        for name in ("weights", "data_sources", "reward_kwargs"):
+            if getattr(settings, name):
+                fix = "set custom_reward_function.path to the file with the function"
+                raise ConfigError(problem(f"custom_reward_function.{name}", getattr(settings, name), "none", fix))
         return
     if not (path.endswith(".py") and Path(path).is_file()):
         raise ConfigError(problem("custom_reward_function.path", path, "an existing Python file"))
-    name = config.custom_reward_function.name
-    if not name.isidentifier():
-        raise ConfigError(problem("custom_reward_function.name", name, "the name of a function in that file"))
+    for name, weight in settings.weights.items() or [(settings.name, 1.0)]:
+        if not name.isidentifier():
+            raise ConfigError(problem("custom_reward_function.name", name, "the name of a function in that file"))
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ConfigError(problem(f"custom_reward_function.weights.{name}", weight, "a number"))
 
 
 def check_grading(config: Config) -> None:
@@ -126,7 +140,13 @@ def _check_data_file(key: str, name: str) -> None:
     if any(folder.is_dir() for folder in (path, Path(name.rpartition(":")[0] or name))):
         return  # a data set that `datasets` reads
     if not path.is_file():
-        raise ConfigError(problem(key, name, "an existing file", "there is no such file; check the path"))
+        fix = "there is no such file; check the path"
+        source = next((part for part in path.parts[:-1] if part in PREPARED), None)
+        if source and path.suffix == ".parquet":
+            folder = Path(*path.parts[: path.parts.index(source) + 1])
+            origin = "hub" if PREPARED[source] else "DOWNLOADED_FOLDER"
+            fix = f"make it: python -m sdpo.cli.data prepare {source} {origin} {folder}"
+        raise ConfigError(problem(key, name, "an existing file", fix))
     with path.open("rb") as file:
         start = file.read(_FIRST_BYTES)
     if not start.strip():

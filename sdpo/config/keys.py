@@ -41,6 +41,7 @@ RENAMED = {
     },
     "reward.custom_reward_function.path": "custom_reward_function.path",
     "reward.custom_reward_function.name": "custom_reward_function.name",
+    "reward.custom_reward_function.reward_kwargs": "custom_reward_function.reward_kwargs",
 }
 
 
@@ -61,7 +62,6 @@ _IN_SAMPLES = "prompts and responses are always in samples.jsonl; see trainer.lo
 SETTLED = {
     "data.gen_batch_size": Settled("data.train_batch_size prompts are drawn at a time", (None,)),
     "data.truncation": Settled("prompts are never cut; see data.filter_overlong_prompts", ("error",)),
-    "data.reward_fn_key": Settled("rows name their grader in the column data_source", ("data_source",)),
     "data.return_raw_chat": Settled("prompts always stay chat messages"),
     "data.validation_shuffle": Settled("validation keeps the order of the file", (False,)),
     "data.dataloader_num_workers": Settled("rows are read once, at the start"),

@@ -133,6 +133,7 @@ OPEN_BELOW: dict[str, tuple[float, float]] = {
     f"{_ROLLOUT}.top_p": (0, 1),
     f"{_ROLLOUT}.val_kwargs.top_p": (0, 1),
     f"{_ROLLOUT}.gpu_memory_utilization": (0, 1),
+    "custom_reward_function.max_seconds": (0, _NO_LIMIT),
     "algorithm.rollout_correction.rollout_is_threshold": (0, _NO_LIMIT),
 }
 

@@ -27,7 +27,12 @@ class DataConfig:
     filter_overlong_prompts: bool = True  # drop and count rows over max_prompt_length; false: error at the first
     shuffle: bool = True  # a new order every epoch, from (seed, epoch)
     seed: int = 0  # order of the prompts and sampling seeds
-    prompt_key: str = "prompt"  # column with the chat messages
+    prompt_key: str = "prompt"  # column with the chat messages, or the question as text
+    answer_key: str | None = None  # column with the ground truth, e.g. answer; null: reward_model.ground_truth; the same as prompt_key: the last message is the answer
+    solution_key: str | None = None  # column with a worked solution: the teacher's demonstration where no response to the problem succeeded
+    feedback_key: str = "privileged_context"  # column with text that the teacher is told about every failure on this row
+    reward_fn_key: str = "data_source"  # column that picks the grader
+    data_source: str | None = None  # of rows without that column
     trust_remote_code: bool = False  # sets actor_rollout_ref.model.trust_remote_code too: tokenizer and model are one folder
     apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)  # for student and teacher alike, e.g. {enable_thinking: false}
 
@@ -236,6 +241,10 @@ class RewardModelConfig:
 class CustomRewardFunctionConfig:
     path: str | None = None  # Python file with the function
     name: str = "compute_score"  # its name
+    weights: dict[str, Any] = field(default_factory=dict)  # several functions of the file instead of one, e.g. {correct: 1, short: 0.2}: the reward is the weighted sum
+    data_sources: list[str] = field(default_factory=list)  # rows it grades, by their data_source (patterns, e.g. my_task*); the others go to the built-in graders; empty: all rows
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)  # further arguments of every call
+    max_seconds: float = 60.0  # of one call; an answer that takes longer is lost (infra_error)
 
 
 @dataclass

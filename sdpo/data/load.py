@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sdpo.config.schema import DataConfig
+from sdpo.data.columns import Columns, answer_column
 from sdpo.data.files import is_table, read_rows, stem_of
 from sdpo.data.hub import HUB, hub_label, read_folder, read_hub, split_of_folder
 from sdpo.data.rows import to_prompt
@@ -48,7 +49,7 @@ def load_prompts(files: Sequence[str], config: DataConfig, part: Part = "train")
 
 
 def _all_prompts(files: Sequence[str], config: DataConfig, part: str, field: str) -> Iterator[Prompt]:
-    labels = [_label(name) for name in files]
+    labels, columns = [_label(name) for name in files], Columns.of(config)
     for place, (name, label) in enumerate(zip(files, labels, strict=True), 1):
         several = Counter(labels)[label] > 1
         if name.startswith(BUILTIN):
@@ -57,7 +58,7 @@ def _all_prompts(files: Sequence[str], config: DataConfig, part: str, field: str
         prefix = f"{part}/{place}-{label}" if several else f"{part}/{label}"
         rows, table = open_rows(name, field)
         for number, row in enumerate(rows, 1):
-            yield to_prompt(row, f"{prefix}:{number}", f"{name} row {number}", config.prompt_key, from_table=table)
+            yield to_prompt(row, f"{prefix}:{number}", f"{name} row {number}", columns, from_table=table)
 
 
 def _label(name: str) -> str:
@@ -106,13 +107,20 @@ class Selection:
     dropped: list[Drop] = field(default_factory=list)
 
     def summary(self) -> str:
-        """One line: how many were dropped for which reason, and the first of them; "" when none was."""
+        """One line: how many were dropped, and each reason once with its count; "" when none was."""
         if not self.dropped:
             return ""
         fields = Counter(drop.field for drop in self.dropped)
         counts = ", ".join(f"{count} for {name}" for name, count in fields.items())
-        listed = "; ".join(f"{drop.uid}: {drop.why}" for drop in self.dropped[:_LISTED])
-        more = f"; and {len(self.dropped) - _LISTED} more" if len(self.dropped) > _LISTED else ""
+        reasons: dict[str, list[str]] = {}
+        for drop in self.dropped:
+            reasons.setdefault(drop.why, []).append(drop.uid)
+        shown = list(reasons.items())[:_LISTED]
+        listed = "; ".join(
+            f"{uids[0]}{f' and {len(uids) - 1} more' if len(uids) > 1 else ''}: {why}" for why, uids in shown
+        )
+        rest = len(self.dropped) - sum(len(uids) for _, uids in shown)
+        more = f"; and {rest} more" if rest else ""
         total = len(self.dropped) + len(self.prompts)
         return f"dropped {len(self.dropped)} of {total} rows ({counts}): {listed}{more}"
 
@@ -137,6 +145,8 @@ def select_prompts(
         except DataError as error:  # a source that nobody grades, and the grader does not know the row
             raise DataError(f"row {prompt.uid}: {error}") from error
         if reason:
+            column = answer_column(prompt.extra_info) if prompt.ground_truth is None else None
+            reason += f"; the row has {column}: set data.answer_key={column}" if column else ""
             selection.dropped.append(Drop(prompt.uid, "reward_model.ground_truth", reason))
             continue
         try:

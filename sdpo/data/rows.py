@@ -1,27 +1,33 @@
-"""One row of a file to a `Prompt` and back, in verl's RL schema. A row that cannot be used is refused with its number.
+"""One row of a file to a `Prompt` and back, in verl's RL schema, or with the names that `Columns` gives. A row that
+cannot be used is refused with its number.
 
 Columns: `data_source` (text), `prompt` (chat messages, or text: one user message), `reward_model` with `ground_truth`
 (and, ours, `encoding`: "json" when the ground truth is JSON text), `extra_info`, and the optional `tools` and
-`chat_template_kwargs` (lists and dicts, or JSON text). Other columns are ignored. See docs/data.md.
+`chat_template_kwargs` (lists and dicts, or JSON text). See docs/data.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from sdpo.data.columns import Columns, value_of
 from sdpo.data.long_integers import read_json
 from sdpo.errors import DataError
 from sdpo.records import Prompt
 
+_VERL = Columns()
 _LAST_ROLES = ("user", "tool")
+_SHAREGPT = {"human": "user", "gpt": "assistant", "observation": "tool"}
+_MESSAGES_AS_TEXT = re.compile(r"""\s*\[?\s*\{\s*\\?['"](?:role|content|from|value)\\?['"]""")
 _DEEPEST = 100  # levels of nesting; the templates' own recursion ends some hundreds further on
 
 
 def to_prompt(
-    row: Mapping[str, Any], uid: str, where: str, prompt_key: str = "prompt", from_table: bool = False
+    row: Mapping[str, Any], uid: str, where: str, columns: Columns = _VERL, from_table: bool = False
 ) -> Prompt:
     """A validated prompt.
 
@@ -33,14 +39,9 @@ def to_prompt(
 
     Raises DataError naming row, field and problem.
     """
-    data_source = row.get("data_source")
-    if not isinstance(data_source, str) or not data_source.strip():
-        raise DataError(f"{where}: data_source: got {data_source!r}; it must be text that names the grader")
-    if row.get(prompt_key) is None:
-        columns = ", ".join(sorted(map(str, row)))
-        raise DataError(f"{where}: {prompt_key}: missing; the row has {columns} (data.prompt_key names the column)")
+    source = columns.source_of(row, where)
     reward_model = row.get("reward_model") or {}
-    extra_info = row.get("extra_info") or {}
+    extra_info = row.get("extra_info") or columns.others(row)
     for name, value in (("reward_model", reward_model), ("extra_info", extra_info)):
         if not isinstance(value, Mapping):
             raise DataError(f"{where}: {name}: got {type(value).__name__}; it must be an object")
@@ -48,15 +49,24 @@ def to_prompt(
     for number, tool in enumerate(tools or [], 1):
         if not isinstance(tool, Mapping):
             raise DataError(f"{where}: tools: entry {number}: got {_short(tool)}; a tool's schema is an object")
+    value = value_of(row, columns.prompt)
+    messages, said = _conversation(value, f"{where}: {columns.prompt}", from_table, columns)
+    truth = _ground_truth(reward_model, where)
+    if columns.answer is not None:
+        truth = said if columns.answer == columns.prompt else _answer(value_of(row, columns.answer), from_table)
+    solution = said if columns.solution == columns.prompt else value_of(row, columns.solution)
     return Prompt(
         uid=uid,
-        messages=_messages(row[prompt_key], f"{where}: {prompt_key}", from_table),
-        data_source=data_source,
-        ground_truth=_ground_truth(reward_model, where),
+        messages=messages,
+        data_source=source,
+        ground_truth=truth,
         extra_info=_without_nulls(extra_info) if from_table else dict(extra_info),
         tools=tuple(tools) if tools else None,
         template_kwargs=_decoded(row.get("chat_template_kwargs"), f"{where}: chat_template_kwargs", dict, from_table)
         or {},
+        as_text=isinstance(value, str) and len(messages) == 1 and messages[0]["content"] == value,
+        feedback=_told(value_of(row, columns.feedback), f"{where}: {columns.feedback}"),
+        solution=_told(solution, f"{where}: {columns.solution}"),
     )
 
 
@@ -89,21 +99,72 @@ def question_key(prompt: Prompt) -> bytes:
     return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _messages(value: Any, where: str, from_table: bool) -> tuple[dict[str, Any], ...]:
-    if isinstance(value, str):
-        value = [{"role": "user", "content": value}]
+def _conversation(
+    value: Any, where: str, from_table: bool, columns: Columns
+) -> tuple[tuple[dict[str, Any], ...], str | None]:
+    """The messages of a prompt, and what the assistant says at their end where that is the row's answer or solution."""
+    value = _read_messages(value, where)
     if not isinstance(value, list | tuple) or not value:
         raise DataError(f"{where}: got {_short(value)}; it must be text or a list of messages with role and content")
     messages = tuple(_message(m, f"{where} message {i}", from_table) for i, m in enumerate(value, 1))
+    said = None
+    if columns.prompt in (columns.answer, columns.solution):
+        if messages[-1]["role"] != "assistant":
+            raise DataError(f"{where}: the last message is the {messages[-1]['role']}'s; it must be the answer")
+        messages, said = messages[:-1], messages[-1]["content"]
     roles = [message["role"] for message in messages]
-    if roles[-1] not in _LAST_ROLES or "user" not in roles:
+    if not roles or roles[-1] not in _LAST_ROLES or "user" not in roles:
+        fix = f"; data.answer_key={columns.prompt} takes the last message as the answer" if "user" in roles else ""
         raise DataError(
-            f"{where}: roles {roles}; a prompt holds a user message and ends with one (or with a tool's answer)"
+            f"{where}: roles {roles}; a prompt holds a user message and ends with one (or with a tool's answer){fix}"
         )
     last = max(i for i, role in enumerate(roles) if role == "user")
     if not messages[last]["content"].strip():
         raise DataError(f"{where}: the last user message is blank")
-    return messages
+    return messages, said
+
+
+def _read_messages(value: Any, where: str) -> Any:
+    """Text is one user message, but for messages that somebody stored as text: JSON is read, another form refused."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip()[:1] in ("[", "{", '"'):
+        try:
+            decoded = read_json(value)
+        except (ValueError, RecursionError):
+            decoded = None
+        if isinstance(decoded, str):  # JSON text of JSON text
+            inner = _read_messages(decoded, where)
+            decoded = inner if inner != [{"role": "user", "content": decoded}] else ""
+        messages = [decoded] if isinstance(decoded, Mapping) else decoded
+        if isinstance(messages, list) and messages and all(_looks_like_message(m) for m in messages):
+            return messages
+        if decoded is None and _MESSAGES_AS_TEXT.match(value):
+            fix = "store a list of messages, or JSON text of one"
+            raise DataError(f"{where}: got {_short(value)}; it looks like messages and is no JSON: {fix}")
+    return [{"role": "user", "content": value}]
+
+
+def _looks_like_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and ({"role", "content"} <= value.keys() or {"from", "value"} <= value.keys())
+
+
+def _answer(value: Any, from_table: bool) -> Any:
+    """A ground truth from a column of its own; of a completion in messages, what the assistant says."""
+    if isinstance(value, list) and value and all(_looks_like_message(message) for message in value):
+        return str(value[-1].get("content", value[-1].get("value")))
+    return _without_nulls(value) if from_table else value
+
+
+def _told(value: Any, where: str) -> str:
+    """Text for the teacher; "" for nothing."""
+    value = _answer(value, False)
+    if value is None or isinstance(value, bool):
+        return ""
+    if not isinstance(value, str | int | float):
+        raise DataError(f"{where}: got {_short(value)}; it must be text")
+    _check_texts(str(value), where)
+    return str(value)
 
 
 def _message(value: Any, where: str, from_table: bool) -> dict[str, Any]:
@@ -111,6 +172,9 @@ def _message(value: Any, where: str, from_table: bool) -> dict[str, Any]:
         raise DataError(f"{where}: got {_short(value)}; it must be an object with role and content")
     # An absent key and a null one mean the same in a message.
     message = {key: item for key, item in value.items() if item is not None}
+    if "role" not in message and "from" in message:  # ShareGPT's names
+        said_by = str(message.pop("from"))
+        message |= {"role": _SHAREGPT.get(said_by, said_by), "content": message.pop("value", "")}
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise DataError(f"{where}: role: got {role!r}; it must be text such as user")

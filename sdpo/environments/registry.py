@@ -10,7 +10,7 @@ from typing import Any
 from sdpo.config.schema import Config
 from sdpo.environments.episode import Environment
 from sdpo.errors import ConfigError, problem
-from sdpo.grading.custom import load_function
+from sdpo.grading.user_code import load_function
 
 FIELD = "actor_rollout_ref.rollout.environment"
 ENVIRONMENTS = {

@@ -77,6 +77,8 @@ def read_tests(truth: Any) -> CodeTests | None:
         return None
     if not isinstance(truth, dict):
         raise DataError(problem("tests", type(truth).__name__, TYPES))
+    if "type" not in truth and "inputs" in truth and "outputs" in truth:
+        truth = _from_lists(truth)
     kind = truth.get("type")
     if kind == "function":
         return _function_tests(truth)
@@ -106,6 +108,32 @@ def read_limits(truth: Any, default: Limits) -> Limits:
         default.output_kb,
         default.scratch_mb,
     )
+
+
+def _from_lists(truth: dict) -> dict:
+    """The form of APPS and of verl's code data: {"inputs": [...], "outputs": [...]}, for a function with `fn_name`.
+
+    A function's arguments are a text with one JSON value per line, or a list; in the latter form the expected value is
+    in a list of its own."""
+    given, expected, name = truth["inputs"], truth["outputs"], truth.get("fn_name")
+    if not isinstance(given, list) or not isinstance(expected, list) or len(given) != len(expected):
+        raise DataError(problem("tests.inputs", type(given).__name__, "a list, as long as the one of outputs"))
+    if name is None:
+        cases = [{"input": _lines(one), "output": _lines(other)} for one, other in zip(given, expected, strict=True)]
+        return {**truth, "type": "stdin", "cases": cases}
+    cases = [
+        {"args": one, "expected": other[0] if isinstance(one, list) and _single(other) else other}
+        for one, other in zip(given, expected, strict=True)
+    ]
+    return {**truth, "type": "function", "name": name, "cases": cases}
+
+
+def _lines(value: Any) -> Any:
+    return "\n".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1
 
 
 def _cases(truth: dict) -> list[dict]:

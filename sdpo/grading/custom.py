@@ -1,107 +1,143 @@
-"""A reward function of the user's: a file and a name, with verl's signature."""
+"""Reward functions of the user's: a file and a name, or several names with weights."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import math
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from sdpo.errors import ConfigError, problem
+from sdpo.config.schema import CustomRewardFunctionConfig
+from sdpo.errors import ConfigError
 from sdpo.records import Grade, GradeStatus, Prompt
 
 from .feedback import FeedbackOptions, capped, clean
+from .user_calls import VERL, CustomFault, RewardCall
+from .user_code import load_functions
 
 FIELD = "custom_reward_function"
+READ = {"reward", "score", "feedback", "passed_fraction"}  # of a dict; the rest of it is logged
+LONGEST = 500  # characters of a further value that is no number
 
 
-class CustomFault(Exception):
-    """The function raised, or returned something that is no reward: a fault of the grader."""
-
-
-def load_function(path: str, name: str, field: str = FIELD) -> Callable[..., Any]:
-    """A function or class of the file that `field` names. Raises ConfigError when it is not there."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise ConfigError(problem(f"{field}.path", path, "a Python file"))
-    spec = importlib.util.spec_from_file_location(f"sdpo_file_of_{field.rpartition('.')[2]}", file)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+def load_calls(settings: CustomRewardFunctionConfig, strict: bool = False) -> dict[str, RewardCall]:
+    """The functions by name. Raises ConfigError for what cannot be imported or called."""
+    assert settings.path is not None
+    names = list(settings.weights) or [settings.name]
+    found = load_functions(settings.path, names, FIELD)
     try:
-        sys.modules[spec.name] = module  # dataclasses look their module up
-        # Not through the loader: its bytecode cache takes a file edited within a second for the old one.
-        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # whatever the user's file raises
-        raise ConfigError(f"{field}.path: {path} cannot be imported: {told(error)}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(problem(f"{field}.name", name, ", ".join(names) or f"a function of {path}"))
-    return function
+        return {
+            name: RewardCall(function, name, settings.reward_kwargs, settings.max_seconds, strict)
+            for name, function in found.items()
+        }
+    except ConfigError as error:
+        raise ConfigError(f"{FIELD}.name: {error}") from error
 
 
-READ = {"reward", "score", "feedback", "passed_fraction"}  # of a dict; the other numbers of it are metrics
+@dataclass(frozen=True)
+class Verdict:
+    """What one function says of an answer. `reward` None: it has nothing to say of such rows."""
 
-
-def told(error: BaseException) -> str:
-    """One line of what the user's code raised."""
-    if isinstance(error, SystemExit):
-        return f"it calls sys.exit({error.code!r}); raise an exception instead"
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    reward: float | None
+    feedback: str = ""
+    passed_fraction: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class CustomGrader:
-    """Calls `function(data_source=, solution_str=, ground_truth=, extra_info=)`; it returns a number, a pair of
-    number and feedback, or a dict with `reward` (or `score`) and optionally `feedback` and `passed_fraction`; what else
-    it holds of numbers is logged. It runs in the grader process and has to be thread-safe."""
+    """Adds up what its functions say. Each returns a number, a pair of number and feedback, or a dict with `reward` (or
+    `score`) and optionally `feedback` and `passed_fraction`; what else it holds is logged. They run in threads of the
+    grader process."""
 
-    def __init__(self, function: Callable[..., Any], options: FeedbackOptions) -> None:
-        self.function = function
-        self.options = options
-        self.name = f"{FIELD} {getattr(function, '__name__', type(function).__name__)}"
+    def __init__(self, calls: Mapping[str, RewardCall], weights: Mapping[str, float], options: FeedbackOptions) -> None:
+        self.calls, self.weights, self.options = calls, weights, options
 
     def check(self, prompt: Prompt) -> str | None:
+        for name, call in self.calls.items():
+            if missing := call.missing(prompt):
+                raise ConfigError(f"{FIELD} {name}: {missing}")
         return None
 
     def grade(self, prompt: Prompt, answer: str, truncated: bool) -> Grade:
+        verdicts = {name: self._ask(name, prompt, answer, truncated) for name in self.calls}
+        rewards = {name: verdict.reward for name, verdict in verdicts.items() if verdict.reward is not None}
+        if not rewards:
+            raise CustomFault(f"{FIELD} {', '.join(verdicts)}: returned None, no reward for this row")
+        reward = sum(self.weights.get(name, 1.0) * value for name, value in rewards.items())
+        fractions = [verdict.passed_fraction for verdict in verdicts.values() if verdict.passed_fraction is not None]
+        fraction = sum(fractions) / len(fractions) if fractions else reward
+        extra = {name: value for verdict in verdicts.values() for name, value in verdict.extra.items()}
+        feedback = "\n".join(verdict.feedback for verdict in verdicts.values() if verdict.feedback.strip())
+        return Grade(
+            GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG,
+            reward,
+            min(1.0, max(0.0, fraction)),
+            capped(clean(feedback), self.options.max_chars),
+            extra=extra | (rewards if len(self.calls) > 1 else {}),
+        )
+
+    def _ask(self, name: str, prompt: Prompt, answer: str, truncated: bool) -> Verdict:
+        call = self.calls[name]
         try:
-            result = self.function(
-                data_source=prompt.data_source,
-                solution_str=answer,
-                ground_truth=prompt.ground_truth,
-                extra_info={**prompt.extra_info, "truncated": truncated, "uid": prompt.uid},
-            )
-        except (Exception, SystemExit) as error:  # whatever it raises is the grader's fault, not the answer's
-            raise CustomFault(f"{self.name}: {told(error)}") from error
-        return self._to_grade(result)
+            result = call(prompt, answer, truncated)
+        except CustomFault as error:
+            raise CustomFault(f"{FIELD} {name}: {error}") from error
+        # Of several, one may have nothing to say; a plain None is a function that forgot to return.
+        optional = len(self.calls) > 1 and (call.kind is not VERL or isinstance(result, dict))
+        if (wrong := _wrong(result, optional)) is None:
+            return _verdict(result)
+        where = call.place_of_return(prompt, answer, truncated)
+        raise CustomFault(f"{FIELD} {name}: {where}: {wrong}")
 
-    def _to_grade(self, result: Any) -> Grade:
-        if isinstance(result, tuple) and len(result) == 2:
-            result = {"reward": result[0], "feedback": result[1]}
-        data = result if isinstance(result, dict) else {"reward": result}
-        reward = _number(data.get("reward", data.get("score")))
-        fraction = reward if "passed_fraction" not in data else _number(data["passed_fraction"])
-        if reward is None or fraction is None:
-            raise CustomFault(
-                f"{self.name}: returned {result!r:.100}; allowed: a finite number, alone, with feedback, or in a dict"
-            )
-        feedback = data.get("feedback") or ""
-        if not isinstance(feedback, str):
-            raise CustomFault(f"{self.name}: feedback is {type(feedback).__name__}; allowed: text")
-        status = GradeStatus.OK if reward >= 1.0 else GradeStatus.WRONG
-        fraction = min(1.0, max(0.0, fraction))
-        extra = {str(name): number for name in data.keys() - READ if (number := _number(data[name])) is not None}
-        return Grade(status, reward, fraction, capped(clean(feedback), self.options.max_chars), extra=extra)
+    def close(self) -> None:
+        for call in self.calls.values():
+            call.close()
 
 
-def _number(value: Any) -> float | None:
+def _as_dict(result: Any) -> dict[Any, Any]:
+    if isinstance(result, tuple) and len(result) == 2:
+        return {"reward": result[0], "feedback": result[1]}
+    return result if isinstance(result, dict) else {"reward": result}
+
+
+def _wrong(result: Any, optional: bool) -> str | None:
+    """What is wrong with what a function returned; None when it can be used."""
+    data = _as_dict(result)
+    reward = data.get("reward", data.get("score"))
+    if reward is None and optional and ("reward" in data or "score" in data):
+        return None
+    allowed = "a finite number, alone, with feedback, or in a dict"
+    if number(reward) is None or ("passed_fraction" in data and number(data["passed_fraction"]) is None):
+        return f"returned {result!r:.100}; allowed: {allowed} as reward or score"
+    if not isinstance(data.get("feedback") or "", str):
+        return f"feedback is {type(data['feedback']).__name__}; allowed: text"
+    return None
+
+
+def _verdict(result: Any) -> Verdict:
+    data = _as_dict(result)
+    extra = {str(name): _logged(value) for name, value in data.items() if name not in READ and value is not None}
+    fraction = number(data["passed_fraction"]) if "passed_fraction" in data else None
+    return Verdict(number(data.get("reward", data.get("score"))), data.get("feedback") or "", fraction, extra)
+
+
+def _logged(value: Any) -> Any:
+    """A number, for the metrics; else text, for the samples."""
+    if (plain := number(value)) is not None:
+        return plain
+    try:
+        return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr))[:LONGEST]
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, circles
+        return repr(value)[:LONGEST]
+
+
+def number(value: Any) -> float | None:
     """A finite number, of Python or NumPy, or a truth value; None for anything else. Text is never a number."""
     if isinstance(value, str | bytes):
         return None
     try:
-        number = float(value)
+        found = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return found if math.isfinite(found) else None

@@ -1,7 +1,8 @@
-"""Mathematics: the last complete box against the gold answer."""
+"""Mathematics: the last complete box, or the form that the row asks for, against the gold answer."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sdpo.data.boxed import NoAnswer, last_boxed
@@ -13,7 +14,14 @@ from .math_reading import read, trimmed
 from .math_spelling import Items, NoValue, Unreadable, tree
 from .result import failed, passed, ungraded
 
-NO_BOX = "No final answer was found. Put it in \\boxed{}."
+NO_ANSWER = "No final answer was found. {}"
+BOX = "Put it in \\boxed{}."
+HASHES = "####"
+# Forms beside the box, which count in rows that speak of them: what finds them, and what to do.
+FORMS = {
+    HASHES: (re.compile(r"####([^\n#]*+)"), 'Put it behind "####".'),
+    "Answer:": (re.compile(r"(?i)\banswer:([^\n]*+)"), 'Put it on a last line that begins with "Answer:".'),
+}
 CUT_OFF = "The response was cut off before its final answer."
 NOT_READ = "cannot be read as mathematics: write it as LaTeX, words within \\text{}"
 NO_VALUE = "has no value: it divides by zero, or asks a function for what it does not have"
@@ -36,10 +44,13 @@ class MathGrader:
         fault = gold_fault(gold)
         if gold is None or fault:
             return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {prompt.ground_truth!r} {fault}")
+        forms = forms_of(prompt)
         try:
-            given = last_boxed(answer)
+            given = final_answer(answer, forms, truncated)
         except NoAnswer:
-            return failed(GradeStatus.TRUNCATED, CUT_OFF) if truncated else failed(GradeStatus.FORMAT_ERROR, NO_BOX)
+            if truncated:
+                return failed(GradeStatus.TRUNCATED, CUT_OFF)
+            return failed(GradeStatus.FORMAT_ERROR, NO_ANSWER.format(FORMS[forms[0]][1] if forms else BOX))
         equal = self.equal(gold, given)
         if equal is None:
             return ungraded(GradeStatus.INVALID_GOLD, f"gold answer {gold!r} {NO_VALUE}")
@@ -87,14 +98,40 @@ def _read(text: str) -> tuple[Items, Value | Unreadable]:
         return items, error
 
 
+def forms_of(prompt: Prompt) -> list[str]:
+    """The forms that the question asks for, or the gold answer has."""
+    texts = [str(message.get("content", "")) for message in prompt.messages]
+    texts += [prompt.ground_truth] if isinstance(prompt.ground_truth, str) else []
+    return [form for form in FORMS if any(form in text for text in texts)]
+
+
+def final_answer(response: str, forms: list[str], truncated: bool = False) -> str:
+    """The last box, or what stands behind the last mark of one of the forms, whichever comes last. NoAnswer: nothing,
+    or the response was cut off while it was written."""
+    marked = [m for form in forms for m in FORMS[form][0].finditer(response) if _is_answer(m[1].strip(" *$."))]
+    last = max(marked, key=lambda match: match.start(), default=None)
+    if last is None or "\\boxed" in response[last.start() :]:
+        return last_boxed(response)
+    if truncated and last.end() == len(response):
+        raise NoAnswer("cut off")
+    return last[1].strip(" *\r\t").removesuffix(".")
+
+
+def _is_answer(text: str) -> bool:
+    """Not a heading, which in Markdown begins with the same mark."""
+    return bool(text) and (not text[0].isalpha() or " " not in text or "=" in text)
+
+
 def read_gold(truth: Any) -> str | None:
-    """Text or a number; a box around it is taken off."""
+    """Text or a number; of a worked solution what stands behind "####", or in its last box."""
     if isinstance(truth, bool) or truth is None:
         return None
     if isinstance(truth, (int, float)):
         return repr(truth)
     if not isinstance(truth, str) or not truth.strip():
         return None
+    if HASHES in truth:
+        return truth.rpartition(HASHES)[2].strip().partition("\n")[0] or None
     try:
         return last_boxed(truth) if "\\boxed" in truth else truth.strip()
     except NoAnswer:

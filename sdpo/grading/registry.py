@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from sdpo.config.schema import Config, GradingConfig
+from sdpo.config.schema import Config, CustomRewardFunctionConfig, GradingConfig
 from sdpo.errors import ConfigError, DataError, problem
 from sdpo.sandbox.limits import Limits
 from sdpo.sandbox.report import SandboxReport
@@ -19,7 +20,7 @@ from .backends.retry import Retry
 from .base import Grader, KindGrader
 from .call_formats import CallReader
 from .code import CodeGrader
-from .custom import CustomGrader, load_function
+from .custom import CustomGrader, load_calls
 from .feedback import FeedbackOptions
 from .judge_model import JudgeModelGrader
 from .math_pool import AlgebraPool
@@ -35,6 +36,12 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("gsm8k*", "math"),
     ("math*", "math"),
     ("aime*", "math"),
+    ("amc*", "math"),
+    ("numina*", "math"),
+    ("dapo*", "math"),
+    ("deepscaler*", "math"),
+    ("olympiad*", "math"),
+    ("minerva*", "math"),
     ("sciknoweval*", "multiple_choice"),
     ("gpqa*", "multiple_choice"),
     ("mmlu*", "multiple_choice"),
@@ -44,21 +51,31 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("livecodebench*", "code"),
     ("kodcode*", "code"),
     ("code*", "code"),
+    ("apps", "code"),
+    ("taco", "code"),
     ("tooluse*", "tool_calls"),
     ("tool_calls*", "tool_calls"),
     ("exact*", "text"),
     ("regex*", "text"),
+    ("searchr1_*", "text"),
     ("judge*", "judge"),
 )
 EMBEDDED = "sdpo.embedded.grader"  # a task that comes with the package, known by name only
+CUSTOM = "custom"  # the user's own function
 RUN_PROGRAMS = ("programs", "code")  # the graders that need a sandbox
 ALGEBRA_SECONDS = 5.0
+
+
+def matches(data_source: str, pattern: str) -> bool:
+    """Whatever the case; a hub id by its name too: openai/gsm8k is gsm8k."""
+    whole = data_source.lower()
+    return any(fnmatch.fnmatchcase(name, pattern.lower()) for name in (whole, whole.rpartition("/")[2]))
 
 
 def kind_of(data_source: str) -> str:
     """Name of the grader. DataError for a source that nobody grades."""
     for pattern, kind in KINDS:
-        if fnmatch.fnmatchcase(data_source.lower(), pattern):
+        if matches(data_source, pattern):
             return kind
     known = ", ".join(pattern for pattern, _ in KINDS)
     raise DataError(problem("data_source", data_source, known, "or name a function with custom_reward_function.path"))
@@ -70,20 +87,11 @@ def build_grader(config: Config) -> Grader:
     return build_source_grader(config)
 
 
-def build_source_grader(config: Config) -> SourceGrader:
+def build_source_grader(config: Config, strict: bool = False) -> SourceGrader:
+    """`strict`: a reward function of the user's that changes its row is at fault, too."""
     grading = config.grading
     options = feedback_options(grading)
     runner = Lazy(lambda: build_runner(grading))
-    custom = config.custom_reward_function
-    if custom.path is not None:
-        function = load_function(custom.path, custom.name)
-        return SourceGrader(
-            lambda _: "custom",
-            {"custom": lambda: CustomGrader(function, options)},
-            runner,
-            (),
-            grading.reasoning_parser,
-        )
     limits = Limits(grading.cpu_seconds, grading.memory_mb, grading.max_output_kb)
     algebra = AlgebraPool(grading.algebra_processes, ALGEBRA_SECONDS)
     calls = CallReader(grading.tool_parser)
@@ -96,7 +104,21 @@ def build_source_grader(config: Config) -> SourceGrader:
         "programs": lambda: import_module(EMBEDDED).ProgramsKind(LazyRunner(runner), limits, options),
         "judge": lambda: build_judge(grading, options),
     }
-    return SourceGrader(kind_of, makers, runner, (algebra.close, calls.close), grading.reasoning_parser)
+    closers: tuple[Callable[[], None], ...] = (algebra.close, calls.close)
+    custom = config.custom_reward_function
+    if custom.path is not None:
+        grader = CustomGrader(load_calls(custom, strict), custom.weights, options)
+        makers[CUSTOM] = lambda: grader
+        closers = (*closers, grader.close)
+    return SourceGrader(partial(grader_kind, custom), makers, runner, closers, grading.reasoning_parser)
+
+
+def grader_kind(custom: CustomRewardFunctionConfig, data_source: str) -> str:
+    """`kind_of`, and CUSTOM for what the user's function grades."""
+    patterns = custom.data_sources or ["*"]
+    if custom.path is not None and any(matches(data_source, pattern) for pattern in patterns):
+        return CUSTOM
+    return kind_of(data_source)
 
 
 def feedback_options(grading: GradingConfig) -> FeedbackOptions:
@@ -158,9 +180,9 @@ def describe_sandbox(config: Config, sources: Iterable[str]) -> SandboxReport | 
     """Starts the local sandbox, tests it, and returns its report for the run's metadata; None where rows of these
     sources run no programs, or not here. Raises SandboxUnavailable. Called before training, so that a machine without
     isolation is found before a model is loaded."""
-    if config.grading.backend != "local" or config.custom_reward_function.path is not None:
+    if config.grading.backend != "local":
         return None
-    if not any(kind_of(source) in RUN_PROGRAMS for source in sources):
+    if not any(grader_kind(config.custom_reward_function, source) in RUN_PROGRAMS for source in sources):
         return None
     with build_runner(config.grading) as sandbox:
         return sandbox.report

@@ -20,11 +20,11 @@ from sdpo.sandbox.outcome import SandboxFault
 from sdpo.tokens.think import strip_think
 
 from .base import KindGrader
-from .custom import CustomFault
 from .judge_model import JudgeFault
 from .math_pool import AlgebraFault
 from .once import Once
 from .result import ungraded
+from .user_calls import CustomFault
 
 KEPT_GRADES = 4096
 SUMMARY_EVERY = 64  # grades

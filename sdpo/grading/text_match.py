@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from sdpo.records import Grade, GradeStatus, Prompt
 from .extract import tagged
 from .result import failed, passed, ungraded
 
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 MATCH_SECONDS = 1.0  # patterns come with the data, the text comes from a model: together they may explode
 
 
@@ -20,15 +22,25 @@ class Target:
     text: str
     is_pattern: bool = False
     ignore_case: bool = False
+    spellings: frozenset[str] = frozenset()  # any of them, written as `folded` does
+
+
+def folded(text: str) -> str:
+    """As answers to open questions are compared: without case, punctuation and articles."""
+    return " ".join(word for word in text.lower().translate(_NO_PUNCTUATION).split() if word not in ("a", "an", "the"))
 
 
 def read_gold(truth: Any) -> Target | None:
-    """ "text", {"exact": "text"} or {"regex": "pattern"}, the last two with "ignore_case"."""
+    """ "text", {"exact": "text"} or {"regex": "pattern"}, the last two with "ignore_case"; {"target": [texts]}."""
     if isinstance(truth, str):
         return Target(truth) if truth.strip() else None
     if not isinstance(truth, dict):
         return None
     ignore_case = bool(truth.get("ignore_case", False))
+    targets = truth.get("target")
+    texts = [text for text in (targets if isinstance(targets, list) else [targets]) if isinstance(text, str)]
+    if spellings := frozenset(filter(None, map(folded, texts))):
+        return Target(texts[0], spellings=spellings)
     if isinstance(truth.get("exact"), str) and truth["exact"].strip():
         return Target(truth["exact"], False, ignore_case)
     if isinstance(truth.get("regex"), str):
@@ -64,6 +76,8 @@ class TextGrader:
         return failed(GradeStatus.WRONG, "Wrong answer.")
 
     def _matches(self, gold: Target, given: str) -> bool:
+        if gold.spellings:
+            return folded(given) in gold.spellings
         if not gold.is_pattern:
             wanted = " ".join(gold.text.split())
             return given.lower() == wanted.lower() if gold.ignore_case else given == wanted

@@ -132,6 +132,8 @@ def _sample_card(record: Record, threshold: float, opened: bool) -> str:
         sources = ["feedback"] if record.get("used_feedback") else []
         if record.get("demonstration_index") is not None:
             sources.insert(0, f"demonstration: response {record['demonstration_index']}")
+        if record.get("stored_solution"):
+            sources.insert(0, "demonstration: the row's solution")
         chips = "".join(f'<span class="chip">{escape(source)}</span>' for source in sources)
         teacher = _block("teacher's prompt", record["teacher_prompt"], chips)
     student = _block("problem", prompt_text(record)) + _block("response", record.get("response", ""))

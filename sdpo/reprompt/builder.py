@@ -11,7 +11,7 @@ from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, DataError, problem
 from sdpo.packed import TokenIds
 from sdpo.records import Group, Prompt, Reprompt, Reprompts, Sample
-from sdpo.reprompt.demonstrations import CHOICES, demonstration_text, route
+from sdpo.reprompt.demonstrations import CHOICES, demonstration_text, route, stored_solution
 from sdpo.reprompt.feedback import feedback_for
 from sdpo.reprompt.templates import Templates
 from sdpo.tokens.chat import ChatRenderer, Part
@@ -101,7 +101,7 @@ class RepromptBuilder:
             reprompt = self._build_one(work, sample, sibling, about, counts)
             reprompts.append(reprompt)
             if reprompt is not None:
-                shown = reprompt.demonstration_index is not None
+                shown = reprompt.demonstrates
                 counts["demonstrations"] += shown
                 counts["feedback"] += reprompt.used_feedback
                 counts["both"] += shown and reprompt.used_feedback
@@ -112,7 +112,10 @@ class RepromptBuilder:
         if sample.grade is None or not sample.grade.graded:
             return _Told()
         demonstration = None if source is None else demonstration_text(group.samples[source], self._config)
-        return _Told(demonstration, feedback_for(sample, source is not None, self._config))
+        if source is None and self._demonstrations:
+            demonstration = stored_solution(group.prompt, self._config)
+        feedback = feedback_for(sample, demonstration is not None, self._config, group.prompt.feedback)
+        return _Told(demonstration, feedback)
 
     def _build_one(
         self, work: _Work, sample: Sample, sibling: Sample | None, told: _Told, counts: dict[str, float]
@@ -139,6 +142,7 @@ class RepromptBuilder:
             text="\n\n".join([fitted.text, *hints] if fitted.ids else hints),
             demonstration_index=None if sibling is None or fitted.told.demonstration is None else sibling.index,
             used_feedback=fitted.told.feedback is not None or bool(turns),
+            stored_solution=sibling is None and fitted.told.demonstration is not None,
             trimmed_tokens=fitted.trimmed,
             turns=turns,
         )

@@ -1,4 +1,4 @@
-"""Which sibling's solution each sample of a group is shown."""
+"""Which sibling's solution each sample of a group is shown, or the one stored with the row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sdpo.algorithms.rows import is_success
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.errors import ConfigError, problem
-from sdpo.records import Group, Sample
+from sdpo.records import Group, Prompt, Sample
 from sdpo.tokens.think import strip_think
 
 CHOICES = ("first", "random", "shortest")
@@ -22,6 +22,12 @@ def demonstration_text(sample: Sample, config: SelfDistillationConfig) -> str:
 
 
 _answer = functools.lru_cache(maxsize=256)(strip_think)  # asked for by each sibling
+
+
+def stored_solution(prompt: Prompt, config: SelfDistillationConfig) -> str | None:
+    """The row's own, for samples that no sibling demonstrates for; None where it has none."""
+    text = strip_think(prompt.solution) if config.remove_thinking_from_demonstration else prompt.solution
+    return text if text.strip() else None
 
 
 def may_serve(sample: Sample, config: SelfDistillationConfig) -> bool:

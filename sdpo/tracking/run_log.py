@@ -275,6 +275,7 @@ def sample_record(step: int, phase: Phase, prompt: Prompt, sample: Sample, repro
         "demonstration_index": None if reprompt is None else reprompt.demonstration_index,
         "used_feedback": None if reprompt is None else reprompt.used_feedback,
         "policy_version": sample.policy_version,
+        **({"stored_solution": True} if reprompt is not None and reprompt.stored_solution else {}),
         **({"turns": turns} if turns else {}),
     }
 

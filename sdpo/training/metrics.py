@@ -119,7 +119,8 @@ def _extra(prefix: str, grades: list[Grade]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for grade in grades:
         for name, value in grade.extra.items():
-            values.setdefault(name, []).append(value)
+            if isinstance(value, int | float):  # what is no number is in samples.jsonl
+                values.setdefault(name, []).append(value)
     return {f"{prefix}/extra/{name}": sum(found) / len(found) for name, found in sorted(values.items())}
 
 

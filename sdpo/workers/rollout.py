@@ -14,7 +14,7 @@ from sdpo.config.schema import Config
 from sdpo.environments.episode import Episode, GenerationFault, Policy
 from sdpo.environments.registry import environment_maker
 from sdpo.errors import SdpoError
-from sdpo.grading.custom import told
+from sdpo.grading.user_code import told
 from sdpo.models.load import load_tokenizer
 from sdpo.records import Grade, GradeStatus, Group, Prompt, Sample, Turn
 from sdpo.reprompt.builder import RepromptBuilder

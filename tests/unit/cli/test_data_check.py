@@ -169,7 +169,7 @@ def test_rows_of_a_custom_grader_are_checked_with_it(tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1.0\n")
     config = compose(["model=custom", "task=custom", f"custom_reward_function.path={tmp_path}/reward.py"])
     found = inspect(write(tmp_path / "a.jsonl", [row("Write a poem.", source="poetry")]), config, grade=True)
-    assert not found.faulty and found.gold is not None and found.gold.without_answer == 1
+    assert not found.faulty and found.gold is not None and found.gold.trial.answers == 4
     assert "reward.py" in printed("a.jsonl", found, config)
 
 

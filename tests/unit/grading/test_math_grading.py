@@ -255,3 +255,49 @@ def test_closing_a_pool_leaves_another_one_at_work(pool):
     assert other.equal("x + x", "2x")
     other.close()
     assert pool.equal("x + x", "2x") and not pool.equal("x", "2x")
+
+
+HASHES = 'Tom has 4 apples. Let\'s think step by step and output the final answer after "####".'
+ANSWER = "The last line of your response should be of the form Answer: $Answer."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "response", "reward"),
+    [
+        (HASHES, "4", "2 + 2 = 4\n#### 4", 1.0),
+        (HASHES, "1234", "so\n#### $1,234.", 1.0),
+        (HASHES, "4", "#### 3\nNo.\n#### 4", 1.0),
+        (HASHES, "4", "#### 4\nNo.\n#### 3", 0.0),
+        (HASHES, "4", r"#### 3 no, \boxed{4}", 1.0),
+        (HASHES, "4", r"\boxed{4}", 1.0),
+        (HASHES, "4", "#### Step 1: add\n2 + 2\n#### 4\n#### That is all", 1.0),
+        (HASHES, "4", "the answer is 4", 0.0),
+        (HASHES, "4", "####", 0.0),
+        (ANSWER, "34", "I see.\nAnswer: 34", 1.0),
+        (ANSWER, "34", "**Answer: $34$**", 1.0),
+        (ANSWER, "34", "Answer: 35", 0.0),
+        ("How many?", "Two and two.\n#### 4", "#### 4", 1.0),
+        ("How many?", "Two and two.\n#### 4", r"\boxed{4}", 1.0),
+        ("How many?", r"As $2+2=4$ it is $\boxed{4}$.", r"\boxed{4}", 1.0),
+        ("How many?", "4", "#### 4", 0.0),
+        ("How many?", "4", "Answer: 4", 0.0),
+    ],
+)
+def test_the_form_that_the_question_asks_for_or_the_gold_answer_has_counts_beside_the_box(
+    grader, question, gold, response, reward
+):
+    row = Prompt("p", ({"role": "user", "content": question},), "openai/gsm8k", gold)
+    assert grader.check(row) is None
+    assert grader.grade(row, response, False).reward == reward
+
+
+def test_an_answer_behind_a_mark_that_was_cut_off_is_none(grader):
+    row = Prompt("p", ({"role": "user", "content": HASHES},), "openai/gsm8k", "12")
+    assert grader.grade(row, "#### 12", True).status is GradeStatus.TRUNCATED
+    assert grader.grade(row, "#### 12\nAnd", True).reward == 1.0
+
+
+def test_an_answer_in_no_form_is_told_which_one_is_asked_for(grader):
+    row = Prompt("p", ({"role": "user", "content": HASHES},), "openai/gsm8k", "12")
+    assert '"####"' in grader.grade(row, "twelve", False).feedback
+    assert "boxed" in grade(grader, "twelve", "12").feedback

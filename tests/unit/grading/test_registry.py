@@ -74,6 +74,21 @@ def broken_grader(monkeypatch, runner):
         ("programs", "programs"),
         ("exact", "text"),
         ("judge", "judge"),
+        # verl's
+        ("openai/gsm8k", "math"),
+        ("lighteval/MATH", "math"),
+        ("DigitalLearningGmbH/MATH-lighteval", "math"),
+        ("HuggingFaceH4/MATH-500", "math"),
+        ("math_dapo", "math"),
+        ("math_dapo_reasoning", "math"),
+        ("aime_2024", "math"),
+        ("numina_aops_forum", "math"),
+        ("numina_olympiads", "math"),
+        ("codecontests", "code"),
+        ("apps", "code"),
+        ("codeforces", "code"),
+        ("taco", "code"),
+        ("searchR1_nq", "text"),
     ],
 )
 def test_the_data_source_picks_the_grader(source, kind):

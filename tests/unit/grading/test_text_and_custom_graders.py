@@ -5,10 +5,13 @@ import math
 
 import pytest
 
+from sdpo.config.schema import CustomRewardFunctionConfig
 from sdpo.errors import ConfigError
-from sdpo.grading.custom import CustomFault, CustomGrader, load_function
+from sdpo.grading.custom import FIELD, CustomGrader, load_calls
 from sdpo.grading.feedback import FeedbackOptions
 from sdpo.grading.text_match import TextGrader
+from sdpo.grading.user_calls import CustomFault
+from sdpo.grading.user_code import load_function
 from sdpo.records import GradeStatus, Prompt
 
 
@@ -42,7 +45,12 @@ def test_another_text_is_wrong(response, gold):
     assert text_grade(response, gold).status is GradeStatus.WRONG
 
 
-@pytest.mark.parametrize("gold", ["", None, {"regex": "("}, {"exact": ""}, 5, {}])
+@pytest.mark.parametrize(("response", "reward"), [("<answer>The Eiffel Tower.</answer>", 1.0), ("Paris", 0.0)])
+def test_one_of_several_spellings_is_right_whatever_its_case_articles_and_punctuation(response, reward):
+    assert text_grade(response, {"target": ["tour Eiffel", "eiffel tower"]}).reward == reward
+
+
+@pytest.mark.parametrize("gold", ["", None, {"target": []}, {"target": [" "]}, {"regex": "("}, {"exact": ""}, 5, {}])
 def test_a_gold_text_that_cannot_be_used_is_never_rewarded(gold):
     assert text_grade("x", gold).status is GradeStatus.INVALID_GOLD
 
@@ -59,8 +67,8 @@ def write_function(tmp_path, body, name="compute_score"):
 
 
 def custom_grade(tmp_path, body):
-    function = load_function(write_function(tmp_path, body), "compute_score")
-    return CustomGrader(function, FeedbackOptions()).grade(prompt("gold"), "answer", False)
+    calls = load_calls(CustomRewardFunctionConfig(write_function(tmp_path, body)))
+    return CustomGrader(calls, {}, FeedbackOptions()).grade(prompt("gold"), "answer", False)
 
 
 def test_a_custom_function_may_return_a_number(tmp_path):
@@ -92,7 +100,7 @@ def test_a_custom_file_may_define_dataclasses(tmp_path):
         "@dataclass\nclass R:\n    x: float\n\n"
         "def compute_score(**_):\n    return R(1.0).x\n"
     )
-    assert load_function(str(path), "compute_score")() == 1.0
+    assert load_function(str(path), "compute_score", FIELD)() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -114,12 +122,12 @@ def test_a_custom_function_that_fails_is_never_a_zero(tmp_path, body):
 
 def test_a_missing_file_or_function_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigError, match="custom_reward_function.path"):
-        load_function(str(tmp_path / "no.py"), "compute_score")
+        load_function(str(tmp_path / "no.py"), "compute_score", FIELD)
     with pytest.raises(ConfigError, match="compute_score"):
-        load_function(write_function(tmp_path, "return 1", "other"), "compute_score")
+        load_function(write_function(tmp_path, "return 1", "other"), "compute_score", FIELD)
     (tmp_path / "bad.py").write_text("import nothing_like_this")
     with pytest.raises(ConfigError, match="cannot be imported"):
-        load_function(str(tmp_path / "bad.py"), "f")
+        load_function(str(tmp_path / "bad.py"), "f", FIELD)
 
 
 def test_rewards_may_exceed_one(tmp_path):
@@ -138,8 +146,10 @@ def test_a_custom_function_that_exits_is_one_line_with_its_name(tmp_path):
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
     (tmp_path / "bad.py").write_text("import sys\nsys.exit(1)")
-    with pytest.raises(ConfigError, match=r"cannot be imported: it calls sys.exit\(1\)"):
-        load_function(str(tmp_path / "bad.py"), "f")
+    with pytest.raises(
+        ConfigError, match=r"cannot be imported: .*bad.py line 2: `sys.exit\(1\)`: it calls sys.exit\(1\)"
+    ):
+        load_function(str(tmp_path / "bad.py"), "f", FIELD)
 
 
 def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
@@ -152,4 +162,4 @@ def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
     grade = asyncio.run(pool.grade(prompt("gold"), "answer", False))
     pool.close()
     assert (grade.status, grade.reward) == (GradeStatus.INFRA_ERROR, None)
-    assert "compute_score: it calls sys.exit(3)" in grade.flags[0]
+    assert "reward.py line 2: `import sys; sys.exit(3)`: it calls sys.exit(3)" in grade.flags[0]

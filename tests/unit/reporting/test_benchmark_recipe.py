@@ -22,7 +22,7 @@ def test_the_held_out_file_has_the_task_and_what_is_known_before_apart(repositor
     file = tmp_path / "new" / "heldout.jsonl"
     subprocess.run([sys.executable, str(script), str(file), "--problems", "10", "--known", "6"], check=True)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    prompts = [to_prompt(row, f"row {i}", "here", "prompt", from_table=False) for i, row in enumerate(rows)]
+    prompts = [to_prompt(row, f"row {i}", "here", from_table=False) for i, row in enumerate(rows)]
     lengths = Counter((p.data_source, len(steps_of(p))) for p in prompts)
     assert lengths == {("programs", 3): 10, ("programs-known", 1): 3, ("programs-known", 2): 3}
     assert {kind_of(p.data_source) for p in prompts} == {"programs"}

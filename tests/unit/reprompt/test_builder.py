@@ -14,6 +14,7 @@ from sdpo.reprompt.builder import RepromptBuilder
 from sdpo.tokens.chat import ChatRenderer
 
 DEFAULT = SelfDistillationConfig()
+PROBLEM = Prompt("p-1", ({"role": "user", "content": "PROBLEM-7"},), "x")
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +216,36 @@ def test_without_demonstrations_the_feedback_of_failures_is_shown_alone(chat, ma
     reprompts, _ = RepromptBuilder(DEFAULT, chat, demonstrations=False).build(group)
     assert reprompts[0] is None
     assert reprompts[1].demonstration_index is None and reprompts[1].used_feedback
+
+
+def test_a_failure_is_told_what_its_row_says_behind_what_the_grader_says(builder, make_group) -> None:
+    prompt = replace(PROBLEM, feedback="It is even.")
+    group = make_group([0, 0, 1], feedback=["expected 4", "", ""], prompt=prompt)
+    (first, second, success), counts = builder().build(group)
+    assert "expected 4\n\nIt is even.\n\nCorrectly" in first.text and "attempt:\n\nIt is even.\n\n" in second.text
+    assert success is None and counts["feedback"] == 2
+    assert builder(include_environment_feedback=False).build(make_group([0], prompt=prompt))[0] == [None]
+
+
+def test_a_stored_solution_is_the_demonstration_where_no_sibling_has_one(builder, make_group) -> None:
+    prompt = replace(PROBLEM, solution="<think>2+2</think>\n#### 4")
+    (failure, other), counts = builder().build(make_group([0, 0], prompt=prompt))
+    assert user_text(failure.text).startswith("PROBLEM-7\nCorrect solution:\n\n#### 4\n\n")
+    assert failure.stored_solution and failure.demonstration_index is None and other.stored_solution
+    assert counts["demonstrations"] == 2
+    (failure, success), _ = builder().build(make_group([0, 1], texts=["5", "it is 4"], prompt=prompt))
+    assert "it is 4" in failure.text and failure.demonstration_index == 1 and not failure.stored_solution
+    assert success.stored_solution  # nobody else's, and its own is never shown
+    (lost,), counts = builder().build(make_group([None], prompt=prompt))
+    assert lost is None and counts["ungraded"] == 1
+
+
+def test_a_stored_solution_makes_feedback_unnecessary_like_a_siblings(builder, make_group) -> None:
+    group = make_group([0], feedback=["told"], prompt=replace(PROBLEM, solution="#### 4", feedback="It is even."))
+    (reprompt,), _ = builder(environment_feedback_only_without_solution=True).build(group)
+    assert reprompt.stored_solution and not reprompt.used_feedback
+
+
+def test_without_demonstrations_a_stored_solution_is_not_shown_either(chat, make_group) -> None:
+    feedback_alone = RepromptBuilder(DEFAULT, chat, demonstrations=False)
+    assert feedback_alone.build(make_group([0], prompt=replace(PROBLEM, solution="#### 4")))[0] == [None]
