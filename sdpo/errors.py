@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # of an OSError: nothing can be written any more
 
@@ -63,6 +65,31 @@ class ClusterError(SdpoError):
     """Ray does not start, or a worker process died."""
 
     exit_code = 9
+
+
+class Refusals(ConfigError):
+    """Several at once: a line for each."""
+
+    def __init__(self, refused: list[ConfigError]) -> None:
+        super().__init__("\n".join(map(str, refused)))
+        self.refused = refused
+
+
+@contextmanager
+def collected(refused: list[ConfigError]) -> Iterator[None]:
+    """A ConfigError inside goes to the list, so that others are found too."""
+    try:
+        yield
+    except Refusals as several:
+        refused += several.refused
+    except ConfigError as error:
+        refused.append(error)
+
+
+def raise_all(refused: list[ConfigError]) -> None:
+    """Raises what was collected, if anything was."""
+    if refused:
+        raise refused[0] if len(refused) == 1 else Refusals(refused)
 
 
 def problem(field: str, got: object, allowed: str, fix: str | None = None) -> str:

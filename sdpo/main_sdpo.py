@@ -53,17 +53,21 @@ def _run(argv: list[str]) -> int:
         print(sdpo.__version__)
         return 0
 
-    from sdpo.config import compose
+    from sdpo.config import compose, positions
+    from sdpo.config.validate import validate
 
     if options.cfg:
         from omegaconf import OmegaConf
 
         tree = compose.compose_tree(options.overrides, options.config_name, options.config_dir)
-        print(compose.to_yaml(compose.to_config(tree)) if options.resolve else OmegaConf.to_yaml(tree), end="")
+        config = compose.to_config(tree)
+        print(compose.to_yaml(config) if options.resolve else OmegaConf.to_yaml(tree), end="")
+        validate(config, files_too=False)
         return 0
 
     config = compose.compose(options.overrides, options.config_name, options.config_dir)
-    from sdpo.config.validate import validate
+    if positions.fetch(config):  # lengths may follow what the model says
+        config = compose.compose(options.overrides, options.config_name, options.config_dir)
     from sdpo.reprompt.templates import check_templates
     from sdpo.training import run_folder
 

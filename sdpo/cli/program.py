@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-from sdpo.errors import DISK_ERRORS, OutputLost, SdpoError
+from sdpo.errors import DISK_ERRORS, OutputLost, Refusals, SdpoError
 
 READER_GONE = 128 + signal.SIGPIPE  # as shells report a program that SIGPIPE ended
 _WHY = {errno.EPIPE: "its reader is gone", errno.EBADF: "it is closed"}
@@ -44,8 +44,11 @@ def _outcome(main: Callable[..., int], argv: Sequence[str] | None) -> int:
 
 def told(error: SdpoError) -> int:
     """Prints the error with its notes; returns its exit code."""
-    text = "; ".join([str(error), *getattr(error, "__notes__", [])])
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    notes = getattr(error, "__notes__", [])
+    if error.exit_code == READER_GONE and not notes:  # `| head` has seen enough
+        return READER_GONE
+    for one in error.refused if isinstance(error, Refusals) else [error]:
+        print(f"error: {' '.join('; '.join([str(one), *notes]).split())}", file=sys.stderr)
     return error.exit_code
 
 

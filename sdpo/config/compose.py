@@ -22,10 +22,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sdpo.config import fields, keys, tree
+from sdpo.algorithms.registry import ALGORITHMS
+from sdpo.config import fields, keys, positions, tree
 from sdpo.config.files import BUILTIN_MODELS
 from sdpo.config.schema import Config
-from sdpo.errors import ConfigError, problem
+from sdpo.errors import ConfigError, collected, problem, raise_all
 
 EMBEDDED = {  # YAML choices that hold the settings of what is built in
     "model": tuple(f"tiny_{path.rpartition('/')[2]}" for path in BUILTIN_MODELS),
@@ -37,8 +38,13 @@ PATH_KEYS = (
     "trainer.default_local_dir", "trainer.resume_from_path",
 )  # fmt: skip
 
+MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
+LENGTHS = {positions.PROMPT, positions.RESPONSE, positions.REPROMPT}
+
 # ${basename:a/b/c} is c: names a run after its model folder
 OmegaConf.register_new_resolver("basename", lambda path: Path(path).name or "custom", replace=True)
+# ${least:a,b} is the smaller one: at most so many prompts per optimizer step
+OmegaConf.register_new_resolver("least", lambda *numbers: min(numbers), replace=True)
 
 
 @dataclass
@@ -71,7 +77,28 @@ def compose_tree(argv: list[str], config_name: str = "sdpo", config_dir: str | N
         plain, _ = _hydra(config_name, folders, line)
     if "trainer.total_epochs" in line.values and "trainer.total_training_steps" not in line.values:
         OmegaConf.update(plain, "trainer.total_training_steps", None, force_add=True)
-    return _in_schema(plain, line)
+    typed, given = _in_schema(plain, line, [file for folder in folders for file in folder.rglob("*.yaml")])
+    _follow(typed, given)
+    return typed
+
+
+def _follow(typed: DictConfig, given: set[str]) -> None:
+    """Sizes that nobody set follow others: an optimizer step is the whole batch, lengths fit the model."""
+    if MINI_BATCH not in given:
+        OmegaConf.update(typed, MINI_BATCH, "${data.train_batch_size}")
+    if given >= LENGTHS:
+        return
+    try:
+        model = OmegaConf.to_container(typed.actor_rollout_ref.model, resolve=True)
+        mode = str(typed.actor_rollout_ref.actor.policy_loss.loss_mode)
+        lengths = {key: OmegaConf.select(typed, key) for key in LENGTHS}
+    except OmegaConfBaseException as error:
+        raise _unresolved(error) from error
+    assert isinstance(model, dict)
+    found = positions.positions_of(model["path"], model["revision"], model["override_config"])
+    needs_teacher = mode not in ALGORITHMS or ALGORITHMS[mode].needs_teacher
+    for key, value in positions.fitting(lengths, given, found, needs_teacher).items():
+        OmegaConf.update(typed, key, value)
 
 
 def to_yaml(config: Config) -> str:
@@ -87,7 +114,7 @@ def from_yaml(path: str | Path) -> Config:
         raise ConfigError(f"{path}: {_one_line(error)}") from error
     if not isinstance(plain, DictConfig):
         raise ConfigError(problem(str(path), type(plain).__name__, "a mapping of settings"))
-    return to_config(_in_schema(plain, CommandLine()))
+    return to_config(_in_schema(plain, CommandLine(), [Path(path)])[0])
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -95,21 +122,28 @@ def from_yaml(path: str | Path) -> Config:
 
 def _read(argv: list[str], folders: list[Path]) -> CommandLine:
     groups, line = tree.groups(folders), CommandLine()
+    refused: list[ConfigError] = []
     for text in argv:
-        override = _parse(text)
-        name = override.key_or_group
-        if name in groups:
-            if override.type != OverrideType.DEL:
-                tree.check_choice(name, override.value(), folders)
-            plus = "+" if override.type == OverrideType.ADD and name not in EMBEDDED else ""
-            line.groups[name] = f"~{name}" if override.type == OverrideType.DEL else plus + text.lstrip("+")
-        elif override.type == OverrideType.DEL:
-            if not keys.exists(name) and name not in keys.RENAMED:
-                raise keys.unknown(f"~{name}", None, groups)
-            line.defaults.append(keys.current_name(name))
-        else:
-            _add_value(line, override, text, groups)
+        with collected(refused):
+            _read_one(text, line, groups, folders)
+    raise_all(refused)
     return line
+
+
+def _read_one(text: str, line: CommandLine, groups: tuple[str, ...], folders: list[Path]) -> None:
+    override = _parse(text)
+    name = override.key_or_group
+    if name in groups:
+        if override.type != OverrideType.DEL:
+            tree.check_choice(name, override.value(), folders)
+        plus = "+" if override.type == OverrideType.ADD and name not in EMBEDDED else ""
+        line.groups[name] = f"~{name}" if override.type == OverrideType.DEL else plus + text.lstrip("+")
+    elif override.type == OverrideType.DEL:
+        if not keys.exists(name) and name not in keys.RENAMED:
+            raise keys.unknown(f"~{name}", None, groups)
+        line.defaults.append(keys.current_name(name))
+    else:
+        _add_value(line, override, text, groups)
 
 
 def _parse(text: str) -> Override:
@@ -136,7 +170,12 @@ def _add_value(line: CommandLine, override: Override, text: str, groups: tuple[s
         if keys.is_settled(key, value):
             return
         raise keys.unknown(key, value, groups)
-    line.values[keys.current_name(key)] = f"++{keys.RENAMED.get(key, key)}={text.split('=', 1)[1]}"
+    written = text.split("=", 1)[1]
+    current = keys.current_name(key)
+    text_wanted = current in fields.by_key() and (_is_text(current) or fields.by_key()[current].type == "list[str]")
+    if text_wanted and isinstance(value, bool | int | float):
+        written = _quoted(written)  # 1e3, true: text all the same
+    line.values[current] = f"++{keys.RENAMED.get(key, key)}={written}"
 
 
 # -- Hydra -----------------------------------------------------------------------------------------------------------
@@ -176,28 +215,66 @@ def _not_embedded(plain: DictConfig) -> list[str]:
 # -- the schema ------------------------------------------------------------------------------------------------------
 
 
-def _in_schema(plain: DictConfig, line: CommandLine) -> DictConfig:
-    """Checks every key of `plain`, carries renamed ones over, and merges into the schema."""
+def _in_schema(plain: DictConfig, line: CommandLine, files: list[Path]) -> tuple[DictConfig, set[str]]:
+    """Checks every key of `plain`, which came from `files` and the command line, carries renamed ones over, and merges
+    into the schema. Returns the tree and the keys that were given. All refusals at once."""
     found = OmegaConf.to_container(plain, resolve=False)
     known: dict[str, Any] = {}
     renamed: dict[str, Any] = {}
+    refused: list[ConfigError] = []
     for key, value in _flatten(found, ""):
         if keys.exists(key):
             known[key] = value
         elif key in keys.RENAMED:
             renamed[keys.current_name(key)] = value
-        elif keys.is_section(key):
-            if value is not None:  # a section without settings in it
-                raise ConfigError(problem(key, value, "a section, not a value", f"nearest: {keys.nearest(key)}"))
-        elif not keys.is_settled(key, value):
-            raise keys.unknown(key, value)
+        else:
+            with collected(refused):
+                _check_absent(key, value)
     known |= {key: value for key, value in renamed.items() if key not in line.values}
     for key in line.defaults:
         known = {k: v for k, v in known.items() if k != key and not k.startswith(f"{key}.")}
     typed = OmegaConf.structured(Config)
     for key, value in known.items():
-        _set(typed, key, value)
-    return typed
+        with collected(refused):
+            _set(typed, key, _text_as_written(key, value, files))
+    raise_all(refused)
+    return typed, set(known)
+
+
+def _check_absent(key: str, value: Any) -> None:
+    """Raises ConfigError for a key that there is not, unless nothing depends on it."""
+    if keys.is_section(key):
+        if value is not None:  # a section without settings in it
+            raise ConfigError(problem(key, value, "a section, not a value", f"nearest: {keys.nearest(key)}"))
+    elif not keys.is_settled(key, value):
+        raise keys.unknown(key, value)
+
+
+def _text_as_written(key: str, value: Any, files: list[Path]) -> Any:
+    """YAML reads off, 012, 1e3 and 12:30 as something else: where text is wanted, what the file says of it."""
+    kind = fields.by_key()[key].type if key in fields.by_key() else ""  # "": inside a free-form dictionary
+    if kind == "list[str]" and isinstance(value, list):
+        if any(isinstance(item, bool | int | float) for item in value):
+            raise ConfigError(problem(key, value, "a list of texts", "write its entries in quotes"))
+        return value
+    if not kind or not _is_text(key) or not isinstance(value, bool | int | float):
+        return value
+    texts = {text for file in files for text in tree.written(file, key) if _as_yaml(text) == value}
+    if len(texts) != 1:
+        raise ConfigError(problem(key, value, "text", f"write it in quotes: {key.rpartition('.')[2]}: '...'"))
+    return texts.pop()
+
+
+def _as_yaml(text: str) -> Any:
+    try:
+        read = OmegaConf.to_container(OmegaConf.create(f"a: {text}"), resolve=False)
+    except yaml.YAMLError:  # text of another kind
+        return None
+    return read["a"] if isinstance(read, dict) else None
+
+
+def _is_text(key: str) -> bool:
+    return set(fields.by_key()[key].type.split(" | ")) <= {"str", "None"}
 
 
 def _flatten(node: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:

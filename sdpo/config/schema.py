@@ -22,8 +22,8 @@ class DataConfig:
     val_max_samples: int = -1  # likewise for validation
     train_batch_size: int = 32  # prompts per step
     val_batch_size: int | None = None  # prompts per validation call; null: all at once
-    max_prompt_length: int = 2048  # tokens, rendered with the chat template
-    max_response_length: int = 8192  # tokens
+    max_prompt_length: int = 2048  # tokens, rendered with the chat template; less where it is not set and the model has fewer positions
+    max_response_length: int = 8192  # tokens; likewise
     filter_overlong_prompts: bool = True  # drop and count rows over max_prompt_length; false: error at the first
     shuffle: bool = True  # a new order every epoch, from (seed, epoch)
     seed: int = 0  # order of the prompts and sampling seeds
@@ -102,7 +102,7 @@ class SelfDistillationConfig:
     dont_reprompt_on_self_success: bool = True  # a success is never its own demonstration
     demonstration_choice: str = "first"  # first | random | shortest
     remove_thinking_from_demonstration: bool = True  # strip `<think>` blocks
-    max_reprompt_len: int = 10240  # tokens of the teacher's prompt
+    max_reprompt_len: int = 10240  # tokens of the teacher's prompt; likewise
     reprompt_truncation: str = "right"  # end at which an overlong feedback or demonstration is cut: right | left | error
     reprompt_template: str = "{prompt}{solution}{feedback}\n\nCorrectly solve the original question."  # the teacher's user message
     solution_template: str = "\nCorrect solution:\n\n{successful_previous_attempt}"  # used when there is a demonstration
@@ -121,7 +121,7 @@ class ActorConfig:
     self_distillation: SelfDistillationConfig = field(default_factory=SelfDistillationConfig)  # SDPO's settings
     optim: OptimConfig = field(default_factory=OptimConfig)  # optimizer and schedule
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)  # sharding
-    ppo_mini_batch_size: int = 32  # prompts per optimizer step; must divide data.train_batch_size
+    ppo_mini_batch_size: int = 32  # prompts per optimizer step; must divide data.train_batch_size, which it follows where it is not set
     ppo_micro_batch_size_per_gpu: int | None = None  # rows per forward; null: as many as the token budget holds
     use_dynamic_bsz: bool | None = None  # true: fill micro-batches up to the token budget; null: unless ppo_micro_batch_size_per_gpu is set
     ppo_max_token_len_per_gpu: int = 18944  # token budget of one micro-batch (prompt + response, student and teacher each)

@@ -1,9 +1,12 @@
-"""The YAML tree: which roots and config groups there are. Reads folders only; standard library only."""
+"""The YAML tree: which roots and config groups there are, and what its files say letter by letter."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from sdpo.errors import ConfigError, problem
 
@@ -51,6 +54,21 @@ def check_choice(group: str, name: object, folders: list[Path]) -> None:
     if name is None:
         raise ConfigError(problem(group, "null", " | ".join(choices(group, folders)), f"~{group} leaves it out"))
     _check(group, str(name).removesuffix(".yaml"), choices(group, folders))
+
+
+def written(file: Path, key: str) -> list[str]:
+    """What a YAML file says of a key, letter by letter, whatever group the file belongs to."""
+    try:
+        found: Any = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # read before, or not the one that is asked for
+        return []
+    parts, texts = key.split("."), []
+    for start in range(len(parts)):
+        inside = found
+        for part in parts[start:]:
+            inside = inside.get(part) if isinstance(inside, dict) else None
+        texts += [inside] if isinstance(inside, str) else []
+    return texts
 
 
 def _check(what: str, name: str, known: tuple[str, ...]) -> None:

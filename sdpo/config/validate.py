@@ -1,4 +1,4 @@
-"""Refuses, before any heavy import, what cannot run. One error at a time, with the numbers and the way out."""
+"""Refuses, before any heavy import, what cannot run: all of it at once, with the numbers and the way out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import math
 import re
 
 from sdpo.algorithms.registry import descriptor_of
-from sdpo.config import fields, files, limits
+from sdpo.config import fields, files, limits, positions
 from sdpo.config.adapters import check_adapter
 from sdpo.config.schema import Config, SelfDistillationConfig
-from sdpo.errors import ConfigError, problem
+from sdpo.errors import ConfigError, collected, problem, raise_all
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +26,16 @@ MIN_EMA_RATE = 1e-4  # of a step of 0.5 % of a weight 2 % is lost then, at 1e-5 
 VLLM_TEMPERATURES = (0.01, 2.0)  # vLLM clamps below and refuses above
 
 
-def validate(config: Config) -> None:
-    """Raises ConfigError for the first setting, or combination of settings, that cannot be run; warns of the unwise.
+def validate(config: Config, files_too: bool = True) -> None:
+    """Raises ConfigError for all settings, and combinations of settings, that cannot be run; warns of the unwise.
+    `files_too`: also for files, folders and packages that are not there.
 
     Imports no torch. World size need not divide anything: rows are spread over the ranks by length, and a rank
     without a row joins with a dummy that counts nothing.
     """
-    for check in (
-        check_single_values,
+    check_single_values(config)  # before combinations, which take them for granted
+    refused: list[ConfigError] = []
+    combinations = (
         _check_distillation,
         _check_policy_gradient,
         _check_lengths,
@@ -43,6 +45,9 @@ def validate(config: Config) -> None:
         _check_teacher_placement,
         _check_machine,
         _check_trainer,
+        _check_positions,
+    )
+    places = (
         files.check_model,
         files.check_data,
         files.check_reward_function,
@@ -50,8 +55,16 @@ def validate(config: Config) -> None:
         _check_packages,
         files.check_resume,
         check_adapter,
-    ):
-        check(config)
+    )
+    for check in (*combinations, *(places if files_too else ())):
+        with collected(refused):
+            check(config)
+    raise_all(refused)
+
+
+def _check_positions(config: Config) -> None:
+    model = config.actor_rollout_ref.model
+    raise_all(positions.refusals(config, positions.positions_of(model.path, model.revision, model.override_config)))
 
 
 def _refuse(field: str, got: object, allowed: str, fix: str = "") -> ConfigError:
@@ -59,12 +72,16 @@ def _refuse(field: str, got: object, allowed: str, fix: str = "") -> ConfigError
 
 
 def check_single_values(config: Config) -> None:
-    """Raises ConfigError for the first value that its key cannot have, whatever the others are."""
+    """Raises ConfigError for the values that their keys cannot have, whatever the others are."""
+    refused = []
     for key in limits.limited_keys():
         value = fields.get(config, key)
+        if key == f"{_ACTOR}.ppo_mini_batch_size" and value == config.data.train_batch_size:
+            continue  # it follows that one, which is told
         if not limits.holds(key, value):
             fix = "it is not finite" if value in (math.inf, -math.inf) else _nearest_choice(key, value)
-            raise _refuse(key, value, limits.allowed(key), fix)
+            refused.append(_refuse(key, value, limits.allowed(key), fix))
+    raise_all(refused)
 
 
 def _nearest_choice(key: str, value: object) -> str:
@@ -96,10 +113,12 @@ def _check_distillation(config: Config) -> None:
             allowed = "component | all with an environment of several turns"
             raise _refuse(f"{_DISTILL}.loss_normalization", "micro_batch", allowed)
     if config.actor_rollout_ref.rollout.n == 1 and settings.dont_reprompt_on_self_success:
-        if not settings.include_environment_feedback:
-            fix = f"raise it, or set {_DISTILL}.include_environment_feedback=true"
+        stored = config.data.solution_key is not None
+        if not settings.include_environment_feedback and not stored:
+            fix = f"raise it, or set {_DISTILL}.include_environment_feedback=true or data.solution_key"
             raise _refuse(f"{_ROLLOUT}.n", 1, "at least 2 without feedback: no sibling, no signal", fix)
-        log.warning("%s.n=1: without siblings only the grader's feedback teaches", _ROLLOUT)
+        if not stored:
+            log.warning("%s.n=1: without siblings only the grader's feedback teaches", _ROLLOUT)
 
 
 def _check_teacher_rate(settings: SelfDistillationConfig) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sdpo import interrupt
-from sdpo.algorithms.registry import build_algorithm, descriptor_of
+from sdpo.algorithms.registry import build_algorithm
 from sdpo.config.adapters import trains_adapter
+from sdpo.config.positions import refusals
 from sdpo.config.schema import Config
 from sdpo.data.order import PromptOrder
-from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem
+from sdpo.errors import DISK_ERRORS, CheckpointError, ConfigError, problem, raise_all
 from sdpo.grading.registry import describe_sandbox
 from sdpo.models.load import load_chat, max_positions
 from sdpo.reporting.report import write_report
@@ -24,8 +25,6 @@ from sdpo.training.jobs import Jobs, load_jobs, write_dropped
 from sdpo.training.loop import TrainingLoop
 from sdpo.training.rollouts import DRAWN_AHEAD
 from sdpo.workers.group import Workers
-
-MODELS = "the model's positions (its max_position_embeddings)"
 
 
 def train(config: Config) -> int:
@@ -161,20 +160,7 @@ def check_device(config: Config, device: str) -> None:
 def check_context(config: Config) -> None:
     """Raises ConfigError when prompt and response, or the teacher's reprompt and the response, can be longer than the
     model's positions."""
-    positions = max_positions(config.actor_rollout_ref.model)
-    if positions is None:
-        return
-    data, distill = config.data, config.actor_rollout_ref.actor.self_distillation
-    if data.max_response_length >= positions:
-        raise ConfigError(problem("data.max_response_length", data.max_response_length, f"below {positions}, {MODELS}"))
-    longest = {"data.max_prompt_length": data.max_prompt_length}
-    if descriptor_of(config).needs_teacher:
-        longest["actor_rollout_ref.actor.self_distillation.max_reprompt_len"] = distill.max_reprompt_len
-    for key, length in longest.items():
-        if length + data.max_response_length > positions:
-            allowed = f"at most {positions - data.max_response_length}: {MODELS} are {positions}"
-            fix = f"lower it, or data.max_response_length={data.max_response_length}"
-            raise ConfigError(problem(key, length, allowed, fix))
+    raise_all(refusals(config, max_positions(config.actor_rollout_ref.model)))
 
 
 def check_structure(config: Config) -> None:

@@ -1,4 +1,5 @@
-"""Every entry point with an output that takes nothing: one line that names it, an exit code, and an end."""
+"""Every entry point with an output that takes nothing: one line that names it, none for `| head`, an exit code, and an
+end."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE.parents[2] / "sdpo"
 STATES = {
     "closed": (8, "it is closed"),
-    "reader gone": (141, "its reader is gone"),
+    "reader gone": (141, None),
     "full": (8, "No space left on device"),
 }
 ROW = {"data_source": "gsm8k", "prompt": [{"role": "user", "content": "2+2?"}], "reward_model": {"ground_truth": "4"}}
@@ -76,7 +77,8 @@ def test_every_entry_point_is_a_program():
 
 @pytest.mark.parametrize("state", STATES)
 def test_output_that_takes_nothing_is_one_line_and_an_exit_code(state, ends):
-    wanted = (STATES[state][0], [f"error: standard output: {STATES[state][1]}"])
+    code, why = STATES[state]
+    wanted = (code, [f"error: standard output: {why}"] if why else [])
     found = {name: (end["code"], end["errors"].splitlines()) for name, end in ends.items() if name.endswith(state)}
     assert len(found) > 20
     assert {name: seen for name, seen in found.items() if seen != wanted} == {}
