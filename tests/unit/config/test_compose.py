@@ -218,7 +218,8 @@ def test_a_value_that_cannot_be_is_one_line(argument, message):
 
 
 def test_an_unknown_root_names_the_roots():
-    assert refused([], "sdop") == "--config-name: got 'sdop'; allowed: baseline_grpo | gspo | sdpo | srpo; nearest: sdpo"
+    roots = "baseline_grpo | gspo | sdpo | srpo"
+    assert refused([], "sdop") == f"--config-name: got 'sdop'; allowed: {roots}; nearest: sdpo"
 
 
 # -- the user's own folder
