@@ -100,6 +100,7 @@ CLOSED: dict[str, tuple[float, float]] = {
     "data.max_prompt_length": (1, _NO_LIMIT),
     "data.max_response_length": (1, _NO_LIMIT),
     "data.seed": (0, _NO_LIMIT),
+    "ray_kwargs.ray_init.num_cpus": (1, _NO_LIMIT),
     "grading.workers": (1, _NO_LIMIT),
     "grading.concurrency": (1, _NO_LIMIT),
     "grading.algebra_processes": (1, _NO_LIMIT),

@@ -305,6 +305,16 @@ class TrainerConfig:
 
 
 @dataclass
+class RayInitConfig:
+    num_cpus: int | None = None  # cores of a machine that the processes of a run share; null: all it may use (affinity, a container's share). OMP_NUM_THREADS in the environment wins
+
+
+@dataclass
+class RayKwargsConfig:
+    ray_init: RayInitConfig = field(default_factory=RayInitConfig)  # cores
+
+
+@dataclass
 class Config:
     data: DataConfig = field(default_factory=DataConfig)  # problems and lengths
     actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)  # policy, update, generation, teacher
@@ -313,5 +323,6 @@ class Config:
     custom_reward_function: CustomRewardFunctionConfig = field(default_factory=CustomRewardFunctionConfig)  # your own grader
     grading: GradingConfig = field(default_factory=GradingConfig)  # sandbox and feedback
     trainer: TrainerConfig = field(default_factory=TrainerConfig)  # length, machines, log, checkpoints
+    ray_kwargs: RayKwargsConfig = field(default_factory=RayKwargsConfig)  # cores of the processes, also with cluster=inline
     cluster: str = "ray"  # ray | inline (one process, for a debugger and for tests)
     vars: dict[str, Any] = field(default_factory=dict)  # free names for `${vars.name}` in YAML and on the command line

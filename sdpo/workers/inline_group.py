@@ -12,6 +12,7 @@ from sdpo.rollout.hf_generate import HfEngine
 from sdpo.teacher.remote import is_remote
 from sdpo.weights import in_process, shared_memory
 from sdpo.workers.actor import Actor, RankShare, split_over_ranks
+from sdpo.workers.cores import use_cores
 from sdpo.workers.grader import ThreadGraderPool
 from sdpo.workers.group import Versions
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
@@ -21,6 +22,7 @@ from sdpo.workers.teacher_server import InlineServers, TeacherServer
 class InlineWorkers:
     def __init__(self, config: Config, device: str, total_steps: int) -> None:
         self.config = config
+        use_cores(config, device)
         servers = None
         if is_remote(config):
             servers = InlineServers(TeacherServer(config, 0, 1, device))

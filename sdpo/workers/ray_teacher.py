@@ -17,6 +17,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
 from sdpo.models.shard import BACKENDS
+from sdpo.workers.cores import use_cores_in_ray
 from sdpo.workers.ray_errors import call_remote
 from sdpo.workers.teacher_server import TeacherServer
 
@@ -27,6 +28,7 @@ class TeacherRayWorker(Worker):
     def __init__(self, config: Config, device: str) -> None:
         super().__init__()
         send_tensors_as_arrays()
+        use_cores_in_ray(config, device, "teacher")
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:

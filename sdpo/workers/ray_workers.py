@@ -19,6 +19,7 @@ from sdpo.grading.registry import build_grader
 from sdpo.models.shard import BACKENDS
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
 from sdpo.workers.actor import Actor, RankShare
+from sdpo.workers.cores import use_cores_in_ray
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
 from sdpo.workers.ray_teacher import RayServers
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
@@ -33,6 +34,7 @@ class ActorRayWorker(Worker):
         self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str] | None
     ) -> None:
         super().__init__()
+        use_cores_in_ray(config, device, "actor")
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if self.world_size > 1:
@@ -79,6 +81,7 @@ class RolloutRayWorker(Worker):
 
     def __init__(self, config: Config, device: str, graders: list[ray.actor.ActorHandle]) -> None:
         super().__init__()
+        use_cores_in_ray(config, device, "rollout")
         self._rollout = RolloutWorker(config, device, RayGraderPool(graders, config, first=self.rank))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
