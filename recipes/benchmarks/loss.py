@@ -224,7 +224,8 @@ def run(options: argparse.Namespace) -> list[dict]:
     _, hidden, vocabulary = MAIN
     rows = []
     if "compare" in options.parts:
-        rows += [row for mode in options.modes for row in measure("compare", mode, MAIN, list(PATHS), options)]
+        shape = tuple(options.shape)
+        rows += [row for mode in options.modes for row in measure("compare", mode, shape, list(PATHS), options)]
     if "growth" in options.parts:
         shapes = [(tokens, hidden, vocabulary) for tokens in TOKENS] + [(MAIN[0], hidden, v) for v in VOCABULARIES]
         for mode in options.modes:
@@ -289,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help="default: all")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--shape", type=int, nargs=3, default=MAIN, metavar=("TOKENS", "HIDDEN", "VOCABULARY"))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")

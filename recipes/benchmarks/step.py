@@ -29,12 +29,13 @@ MIB = 2**20
 def settings(options: argparse.Namespace, folder: str) -> Config:
     config = Config(cluster="inline")
     config.trainer.default_local_dir = folder
-    config.data.max_prompt_length, config.data.max_response_length = 512, case.RESPONSE_TOKENS
+    config.data.max_prompt_length, config.data.max_response_length = 512, options.tokens
     parts = config.actor_rollout_ref
     parts.model.path = options.model
     parts.model.enable_gradient_checkpointing = options.checkpointing
-    parts.rollout.name, parts.rollout.n, parts.rollout.ignore_eos = options.engine, case.RESPONSES, True
-    parts.rollout.max_num_seqs = len(case.PROMPTS) * case.RESPONSES
+    parts.rollout.name, parts.rollout.n, parts.rollout.ignore_eos = options.engine, options.responses, True
+    parts.rollout.max_num_seqs = len(case.PROMPTS) * options.responses
+    parts.actor.fsdp_config.param_dtype = options.dtype
     parts.actor.policy_loss.loss_mode = options.algorithm
     parts.actor.ppo_mini_batch_size = len(case.PROMPTS)
     parts.actor.ppo_max_token_len_per_gpu = options.tokens_per_pass
@@ -58,10 +59,10 @@ class Trainer:
         from sdpo.tokens.chat import ChatRenderer
         from sdpo.workers.actor import Actor
 
-        self.config, self.signal = settings(options, folder), options.signal
-        self.actor = Actor(self.config, 0, 1, "cpu", total_steps=1000)
+        self.config, self.signal, self.options = settings(options, folder), options.signal, options
+        self.actor = Actor(self.config, 0, 1, options.device, total_steps=1000)
         shared = self.actor.student.lm if options.engine == "hf" else None
-        self.engine = build_engine(self.config, "cpu", shared)
+        self.engine = build_engine(self.config, options.device, shared)
         self.tokenizer = load_tokenizer(self.config.actor_rollout_ref.model)
         chat = ChatRenderer(self.tokenizer)
         distillation = self.config.actor_rollout_ref.actor.self_distillation
@@ -86,18 +87,18 @@ class Trainer:
         from sdpo.rollout.engine import GenerationRequest, SamplingSpec, draw_all
 
         self.steps += 1
-        spec = {"max_tokens": case.RESPONSE_TOKENS, "ignore_eos": True}
+        spec = {"max_tokens": self.options.tokens, "ignore_eos": True}
         requests = [
             GenerationRequest(f"{p}/{i}", ids, SamplingSpec(seed=1000 * self.steps + 10 * p + i, **spec))
             for p, ids in enumerate(self.prompt_ids)
-            for i in range(case.RESPONSES)
+            for i in range(self.options.responses)
         ]
         done = draw_all(self.engine, requests)
         groups = []
         for p, text in enumerate(case.PROMPTS):
             told = p < self.signal * len(case.PROMPTS)
             samples = []
-            for i in range(case.RESPONSES):
+            for i in range(self.options.responses):
                 found = done[f"{p}/{i}"]
                 # GRPO needs rewards that differ within a group; a demonstration would need a reward of 1.
                 grade = Grade(GradeStatus.WRONG, 0.5 * (i % 2), feedback=case.FEEDBACK[p] * told)
@@ -148,10 +149,16 @@ class Trainer:
             tokens = self.update(groups)
         with self.clock("sync"):
             self.sync()
+        memory = {"peak_rss": case.resident("VmHWM")}
+        if self.options.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+            memory["peak_gpu"] = torch.cuda.max_memory_allocated()
         seconds, phases = time.perf_counter() - start, self.clock.take()
         inside = sum(value for name, value in phases.items() if name not in ("rollout", "update", "sync"))
         phases["backward and the rest"] = phases.pop("update") - inside
-        return {"seconds": seconds, "phases": phases, "peak_rss": case.resident("VmHWM"), "tokens": tokens}
+        return {"seconds": seconds, "phases": phases, "tokens": tokens, **memory}
 
 
 class Worker:
@@ -192,6 +199,7 @@ class Worker:
             "seconds": statistics.median(record["seconds"] for record in self.records),
             "all_seconds": [record["seconds"] for record in self.records],
             "peak_rss_mib": max(record["peak_rss"] for record in self.records) / MIB,
+            "peak_gpu_mib": max(record.get("peak_gpu", 0) for record in self.records) / MIB,
             "phases": dict(sorted(median.items(), key=lambda item: -item[1])),
             "tokens": self.records[-1].get("tokens"),
         }
@@ -201,6 +209,8 @@ def run(options: argparse.Namespace) -> dict:
     here = [sys.executable, __file__, "--serve", "--model", options.model, "--engine", options.engine]
     here += ["--checkpointing"] * options.checkpointing + ["--offload"] * options.offload
     here += ["--tokens-per-pass", str(options.tokens_per_pass), "--threads", str(options.threads)]
+    here += ["--device", options.device, "--dtype", options.dtype]
+    here += ["--tokens", str(options.tokens), "--responses", str(options.responses)]
     commands = {}
     for algorithm in options.algorithms:
         commands[algorithm] = [*here, "--algorithm", algorithm, "--signal", str(options.signal)]
@@ -231,6 +241,10 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["sdpo"], choices=["sdpo", "vanilla"])  # vanilla is GRPO
     parser.add_argument("--signal", type=float, default=1.0, help="share of the prompts whose samples have a signal")
     parser.add_argument("--tokens-per-pass", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=case.RESPONSE_TOKENS, help="of a response, here alone")
+    parser.add_argument("--responses", type=int, default=case.RESPONSES, help="to each prompt, here alone")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", help="of the passes, here alone")
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--offload", action="store_true", help="the teacher's weights and the moments in files")
     parser.add_argument("--repeats", type=int, default=5)
@@ -251,7 +265,7 @@ def main() -> None:
     found = run(options)
     if options.json:
         machine = {"processor": case.processor(), "threads": options.threads, "load": os.getloadavg()[0]}
-        shape = {"prompts": len(case.PROMPTS), "responses": case.RESPONSES, "tokens": case.RESPONSE_TOKENS}
+        shape = {"prompts": len(case.PROMPTS), "responses": options.responses, "tokens": options.tokens}
         result = {"model": options.model, "engine": options.engine, "signal": options.signal, **shape, **machine}
         options.json.write_text(json.dumps(result | {"runs": found}, indent=1) + "\n")
 

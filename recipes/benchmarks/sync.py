@@ -29,10 +29,10 @@ from sdpo.weights.transport import publish
 from sdpo.weights.version import read_label
 
 
-def measure(config: Config, lm: PreTrainedModel, repeats: int) -> dict:
+def measure(config: Config, lm: PreTrainedModel, repeats: int, device: str) -> dict:
     """Medians over `repeats` syncs, after one to warm up."""
-    engine = build_engine(config, "cpu")
-    source = WeightSource(lm, engine_dtype(config, "cpu"))
+    engine = build_engine(config, device)
+    source = WeightSource(lm, engine_dtype(config, device))
     base = shared_memory.new_base()
     seconds: dict[str, list[float]] = {"publish": [], "load": []}
     for version in range(repeats + 1):
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--engine", nargs="+", default=["hf", "vllm"], choices=["hf", "vllm"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -63,11 +64,11 @@ def main() -> None:
     config.actor_rollout_ref.model.path = options.model
     config.data.max_prompt_length = config.data.max_response_length = 256
     config.actor_rollout_ref.rollout.max_num_seqs = 16
-    lm = load_causal_lm(config.actor_rollout_ref.model, torch.float32)
+    lm = load_causal_lm(config.actor_rollout_ref.model, torch.float32).to(options.device)
     found = {}
     for engine in options.engine:
         config.actor_rollout_ref.rollout.name = engine
-        found[engine] = row = measure(config, lm, options.repeats)
+        found[engine] = row = measure(config, lm, options.repeats, options.device)
         rate = row["bytes"] / (row["publish"] + row["load"]) / 1e9
         print(
             f"{engine:<6}{row['bytes'] / 2**20:7.0f} MiB  publish {row['publish']:.3f} s  load {row['load']:.3f} s"
