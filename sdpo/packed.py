@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from pickle import PickleBuffer
 from typing import Any, Self
 
 
@@ -34,7 +35,8 @@ class _Packed(array):
         return other + self.tolist()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return type(self), (self.tobytes(),)
+        memory = PickleBuffer(self) if protocol >= 5 else self.tobytes()  # Ray lays a buffer into its store as it is
+        return _unpacked, (type(self), memory)
 
     def __deepcopy__(self, memo: object) -> Self:
         return type(self)(self)
@@ -46,6 +48,12 @@ class _Packed(array):
     def of(cls, numbers: Iterable[float]) -> Self:
         """The same object, when it is packed already: records of one group share their ids."""
         return numbers if isinstance(numbers, cls) else cls(numbers)
+
+
+def _unpacked(kind: type[_Packed], memory: Any) -> _Packed:
+    numbers = kind()
+    numbers.frombytes(PickleBuffer(memory).raw())
+    return numbers
 
 
 class TokenIds(_Packed):
