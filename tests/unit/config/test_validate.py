@@ -347,6 +347,11 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="an adapter that sees nothing",
         ),
         pytest.param(
+            {f"{MODEL}.lora_rank": 8, f"{ROLLOUT}.name": "hf", f"{ROLLOUT}.lora": "adapter"},
+            f"{ROLLOUT}.lora: got 'adapter'; allowed: merged with rollout.name=hf",
+            id="an engine without adapters of its own",
+        ),
+        pytest.param(
             {f"{MODEL}.lora_adapter_path": "/nowhere"},
             f"{MODEL}.lora_adapter_path: got '/nowhere'; allowed: adapter_config.json and adapter_model.safetensors",
             id="a folder without an adapter",

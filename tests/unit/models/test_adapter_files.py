@@ -11,17 +11,18 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, Phi3Config
 
 import sdpo.models.load as load
 from sdpo.config.compose import compose
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError
 from sdpo.models.adapter_files import check_adapter
-from sdpo.models.adapters import STUDENT, adapted, adapter_tensors, add_adapters, merged, of_adapter
+from sdpo.models.adapters import STUDENT, active, adapted, adapter_tensors, add_adapters, merged, of_adapter
 from sdpo.models.export import export_adapter
 from sdpo.models.load import load_policy, resolve_model_path
 from sdpo.weights.source import WeightSource
+from sdpo.weights.target import load_into
 
 MODEL = "actor_rollout_ref.model"
 DISTILL = "actor_rollout_ref.actor.self_distillation"
@@ -97,6 +98,19 @@ def test_every_way_out_has_the_same_update(words, tmp_path):
         (["lora_rank=4", "target_modules=[q_proj,lm_head]"], "target_modules: got 'the output head'"),
         (["lora_rank=4", "target_modules='nothing.*'"], "target_modules: got 'nothing.*'"),
         (["lora_rank=129"], f"{MODEL}.lora_rank: got 129; allowed: 1 to 128 with builtin://tiny/hard"),
+        (
+            ["lora_rank=600", "actor_rollout_ref.rollout.lora=adapter"],
+            f"{MODEL}.lora_rank: got 600; allowed: at most 512 with actor_rollout_ref.rollout.lora=adapter",
+        ),
+        (
+            [
+                "lora_rank=4",
+                "use_dora=true",
+                "actor_rollout_ref.rollout.lora=adapter",
+                f"{DISTILL}.teacher_regularization=live",
+            ],
+            "actor_rollout_ref.rollout.lora: got 'adapter'; allowed: merged with DoRA",
+        ),
         (["lora_rank=8", f"{DISTILL}.teacher_lora_rank=7"], f"{DISTILL}.teacher_lora_rank: got 7; allowed: at least 8"),
         (["lora_rank=8", "use_dora=true", f"{DISTILL}.teacher_regularization=ema"], f"{MODEL}.use_dora: got True"),
     ],
@@ -202,3 +216,29 @@ def test_exported_files_have_ordinary_modes_and_equal_runs_equal_bytes(folder, t
 def test_a_model_with_an_adapter_loads_by_its_folder_alone(folder):
     lm = AutoModelForCausalLM.from_pretrained(folder)
     assert len(adapted(lm)) == 21
+
+
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize(
+    "family",
+    [
+        GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2),  # weights [in, out]
+        Phi3Config(  # fused projections
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        ),
+    ],
+)  # fmt: skip
+def test_weights_are_merged_as_each_family_keeps_them(family, dora, tmp_path):
+    AutoModelForCausalLM.from_config(family).save_pretrained(tmp_path)
+    config = Config()
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    model = config.actor_rollout_ref.model
+    model.path, model.lora_rank, model.use_dora = str(tmp_path), 4, dora
+    check_adapter(config)
+    lm = _policy(config).eval()
+    plain = load.load_causal_lm(model, torch.float32).eval()
+    load_into(plain, WeightSource(lm, torch.float32).gathered())
+    torch.testing.assert_close(plain(IDS).logits, lm(IDS).logits, atol=1e-5, rtol=1e-5)
+    with active(lm, None):
+        assert (plain(IDS).logits - lm(IDS).logits).abs().max() > 0.05

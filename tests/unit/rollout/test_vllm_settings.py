@@ -7,7 +7,7 @@ import pytest
 from sdpo.config.schema import RolloutConfig
 from sdpo.errors import ConfigError
 from sdpo.rollout.engine import SamplingSpec
-from sdpo.rollout.vllm_settings import engine_arguments, sampling_arguments
+from sdpo.rollout.vllm_settings import engine_arguments, lora_arguments, sampling_arguments
 
 
 def model_config(**more):
@@ -60,3 +60,8 @@ def test_the_cpu_cache_is_no_larger_than_the_sequences_can_fill_and_never_larger
     assert arguments(max_num_seqs=256, max_model_len=4096)["kv_cache_memory_bytes"] == 2**30
     unknown = model_config(num_key_value_heads=None, num_attention_heads=None)
     assert arguments(hf_config=unknown)["kv_cache_memory_bytes"] == 2**30
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (4, 8), (12, 16), (48, 64), (512, 512)])
+def test_a_rank_gets_the_smallest_room_that_vllm_has(rank, room):
+    assert lora_arguments(rank)["max_lora_rank"] == room
