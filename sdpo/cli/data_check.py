@@ -7,14 +7,12 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from sdpo.cli.gold_answers import responses
-from sdpo.cli.reward_trial import Overheard, Trial
+from sdpo.cli.reward_trial import Trial, users_code
 from sdpo.config.schema import Config
 from sdpo.data.columns import Columns
 from sdpo.data.load import BUILTIN, load_prompts, open_rows
@@ -94,9 +92,7 @@ def inspect(
     found = Inspection(unit="tokens" if count_tokens else "characters")
     other = None if against is None else {question_key(prompt) for _, prompt in _usable(against, config, Inspection())}
     found.overlapping = None if other is None else []
-    function = config.custom_reward_function
-    overheard = Overheard(Path(function.path or ".").expanduser().resolve().parent)
-    with redirect_stdout(overheard) if function.path else nullcontext():
+    with users_code(config.custom_reward_function.path) as overheard:
         _inspect(name, config, found, count_tokens, other, grade)
     if found.gold and found.gold.trial:
         found.gold.trial.printed = dict(overheard.places)

@@ -26,13 +26,14 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from sdpo.cli.output_file import writing
 from sdpo.cli.program import program
+from sdpo.cli.reward_trial import users_code
 from sdpo.config.compose import compose
 from sdpo.config.files import check_grading, check_reward_function
 from sdpo.config.schema import Config
@@ -109,7 +110,7 @@ def grade_file(source: Path, target: Path | None, workers: int, config: Config) 
         threads = ThreadPoolExecutor(workers)
         stack.callback(threads.shutdown)
         out: TextIO = sys.stdout
-        stack.enter_context(redirect_stdout(sys.stderr))  # what a reward function prints is no result
+        stack.enter_context(users_code(config.custom_reward_function.path))
         grader = build_source_grader(config, strict=True)
         # After what can fail: the file may hold the results of another time.
         if target is not None:

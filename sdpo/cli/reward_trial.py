@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from sdpo.cli.gold_answers import NEVER_RIGHT
 from sdpo.config.schema import Config
@@ -80,6 +84,25 @@ def answers(prompt: Prompt) -> tuple[list[str], list[str]]:
 
 def _spelled(answer: str) -> str:
     return f"<answer>{answer}</answer>\n\\boxed{{{answer}}}\n#### {answer}"
+
+
+@contextmanager
+def users_code(path: str | None) -> Iterator[Overheard]:
+    """While it runs, what it prints is no output of the command, and it cannot end the process as if all were well."""
+    overheard = Overheard(Path(path or ".").expanduser().resolve().parent)
+    if path is None:
+        yield overheard
+        return
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    ends, os._exit = os._exit, leave
+    try:
+        with redirect_stdout(overheard):
+            yield overheard
+    finally:
+        os._exit = ends
 
 
 class Overheard(io.TextIOBase):

@@ -92,7 +92,7 @@ def fitting(
     followed = {key: value for key, value in lengths.items() if value != values[key] and key not in given}
     if followed and positions is not None:
         told_as = ", ".join(f"{key}={value}" for key, value in followed.items())
-        log.warning("%s: not set, so it follows the model's %d positions", told_as, positions)
+        log.warning("%s: not set, taken from the model's %d positions", told_as, positions)
     return followed
 
 

@@ -154,6 +154,13 @@ def test_a_run_names_it_as_well(name: str, config) -> None:
     assert line in made.flags[0] and number_of(code, line) in made.flags[0]
 
 
+@pytest.mark.parametrize("where", ["", "    "])
+def test_a_function_that_leaves_the_process_is_named_and_the_command_goes_on(where, settings, tmp_path, capsys) -> None:
+    overrides = settings(f"import os\n{VERL}\n    os._exit(0)\n" if where else f"import os\nos._exit(0)\n{VERL} 1\n")
+    assert data.main(["check", str(tmp_path / "rows.jsonl"), "--grade", *overrides]) == (1 if where else 2)
+    assert f"line {3 if where else 2}: `os._exit(0)`: it calls sys.exit(0)" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("name", ["raises", "is no Python", "sound"])
 def test_the_commands_end_in_another_code_than_0_and_without_a_traceback(name, settings, tmp_path, capfd) -> None:
     code, _, said = FAULTY.get(name, (SOUND["verl"], "", ""))

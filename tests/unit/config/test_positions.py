@@ -50,7 +50,7 @@ def test_an_optimizer_step_that_was_set_stays():
 def test_lengths_follow_the_positions_of_the_model_where_they_were_not_set(model, caplog):
     config = compose(model(2048))
     assert lengths(config) == (512, 1024, 1024)
-    assert "not set, so it follows the model's 2048 positions" in caplog.text
+    assert "not set, taken from the model's 2048 positions" in caplog.text
     assert lengths(compose(model(4096, "text_config"))) == (1024, 2048, 2048)
     assert lengths(compose([*model(512), "data.max_response_length=100"])) == (206, 100, 412)
     assert lengths(compose([*model(512), "data.max_prompt_length=100"])) == (100, 412, 100)

@@ -28,6 +28,7 @@ from sdpo.grading.feedback import FeedbackOptions, clean, describe_tests, show
 from sdpo.grading.judge_model import read_verdict
 from sdpo.grading.math_reading import read
 from sdpo.grading.math_spelling import Unreadable
+from sdpo.grading.mathematics import FORMS, final_answer
 from sdpo.grading.multiple_choice import extract_letter
 from sdpo.grading.text_match import answer_of
 from sdpo.grading.tool_calls import MalformedCall, extract_calls
@@ -203,6 +204,8 @@ def boxed(text: str) -> None:
         given = last_boxed(text)
     except NoAnswer:
         given = text
+    with contextlib.suppress(NoAnswer):
+        final_answer(text, [*FORMS])
     with contextlib.suppress(Unreadable):  # the grader gives it 2,000 characters at most
         read(given[: len(given) // 8], loose=True)
 
