@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -64,6 +65,18 @@ def held(say: Callable[[str], None] | None) -> Iterator[None]:
     _RAISE.raise_held()
 
 
+@contextmanager
+def raised_in(loop: AbstractEventLoop) -> Iterator[None]:
+    """While the loop runs in the block, a signal is raised between two of its callbacks and ends it. Anywhere else it
+    would leave libraries half done: a thread that nobody knows of, for which the process then waits at its end."""
+    _RAISE.loop = loop
+    try:
+        yield
+    finally:
+        _RAISE.loop = None
+        _RAISE.raise_held()
+
+
 def _install(handler) -> None:
     if threading.current_thread() is threading.main_thread():  # no other may
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -88,6 +101,7 @@ class _Raise:
 
     def reset(self) -> None:
         self.hold: Callable[[str], None] | None = None
+        self.loop: AbstractEventLoop | None = None
         self._first: float | None = None
         self._held: KeyboardInterrupt | None = None
 
@@ -95,10 +109,13 @@ class _Raise:
         now = time.monotonic()
         if self._first is None:
             self._first, stop = now, _stop(signum)
-            if self.hold is None:
+            if self.hold is None and self.loop is None:
                 raise stop
             self._held = stop
-            self.hold(f"{_word(stop)}: this step is brought to its end first; once more ends at once")
+            if self.hold is not None:
+                self.hold(f"{_word(stop)}: this step is brought to its end first; once more ends at once")
+            elif self.loop is not None:
+                self.loop.call_soon_threadsafe(self.raise_held)
         elif now > self._first + PATIENCE_S:
             _end(signum, frame)
 

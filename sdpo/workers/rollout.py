@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from sdpo import interrupt
 from sdpo.config.schema import Config
 from sdpo.environments.episode import Episode, GenerationFault, Policy
 from sdpo.environments.registry import environment_maker
@@ -59,12 +60,6 @@ def training_plan(config: Config, step: int) -> SamplingPlan:
     )
 
 
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What a task has raised and nobody has asked for. A signal needs no asking: it has left the loop by itself."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
-
-
 @dataclass(frozen=True)
 class RenderedPrompt:
     """One prompt, rendered."""
@@ -88,7 +83,6 @@ class RolloutWorker:
         self.engine = build_engine(config, device, module)
         self._drawing = asyncio.Lock()  # weights do not change under a response
         self._runner = asyncio.Runner()
-        self._runner.get_loop().set_exception_handler(_report)
 
     def generate(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
         """`draw` for a caller without an event loop."""
@@ -96,7 +90,8 @@ class RolloutWorker:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._runner.run(work)
+            with interrupt.raised_in(self._runner.get_loop()):
+                return self._runner.run(work)
         except KeyboardInterrupt:
             self._give_up()
             raise

@@ -118,16 +118,16 @@ def test_a_run_one_step_off_ends_like_an_unbroken_one_too(run, tmp_path, die_in)
 
 
 @pytest.mark.slow
-def test_a_killed_run_of_an_adapter_with_dropout_and_an_averaged_teacher_ends_like_an_unbroken_one_too(tmp_path):
+def test_a_killed_run_of_an_adapter_with_dropout_and_an_averaged_teacher_ends_like_an_unbroken_one_too(run, tmp_path):
     adapter = [
         "actor_rollout_ref.model.lora_rank=4",
         "actor_rollout_ref.model.lora_dropout=0.1",
         "actor_rollout_ref.actor.optim.lr=5e-3",
         "actor_rollout_ref.actor.self_distillation.teacher_regularization=ema",
     ]
-    assert _run(tmp_path / "unbroken", *adapter).returncode == 0
-    assert _run(tmp_path / "killed", *adapter, die_in=("update", "SIGKILL")).returncode == -signal.SIGKILL
-    assert _run(tmp_path / "killed", *adapter).returncode == 0
+    assert run(tmp_path / "unbroken", *adapter).returncode == 0
+    assert run(tmp_path / "killed", *adapter, die_in=("update", "SIGKILL")).returncode == -signal.SIGKILL
+    assert run(tmp_path / "killed", *adapter).returncode == 0
     assert _responses(tmp_path / "killed") == _responses(tmp_path / "unbroken")
     for file in ("model/adapter_model.safetensors", "model_best/adapter_model.safetensors"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "unbroken" / file).read_bytes()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import uuid
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from sdpo import interrupt
 from sdpo.config.compose import compose
 from sdpo.config.schema import SelfDistillationConfig
 from sdpo.environments.episode import Episode
@@ -223,10 +225,13 @@ def test_an_environment_is_found_by_name_and_in_a_file_and_one_that_is_none_is_o
 
 
 @pytest.mark.parametrize("place", ["engine", "environment", "grader"])
-def test_a_signal_leaves_the_event_loop_once_and_no_task_reports_it_again(place, draw, monkeypatch, caplog):
+def test_a_signal_is_raised_once_between_two_callbacks_and_no_task_reports_it_again(place, draw, monkeypatch, caplog):
+    reached_and_left = []
+
     def reached(here):
-        if here == place:
-            raise KeyboardInterrupt
+        if here == place and not reached_and_left:
+            signal.raise_signal(signal.SIGINT)
+            reached_and_left.append(here)  # whatever was under way has not been torn
 
     def serve(loop):
         while taken := loop.take(limit=1):
@@ -247,8 +252,14 @@ def test_a_signal_leaves_the_event_loop_once_and_no_task_reports_it_again(place,
     loop = EngineLoop(serve)
     monkeypatch.setattr(ScriptedEngine, "generate", lambda self, request: loop.generate(request))
     monkeypatch.setattr(Graders, "grade", grade)
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        draw(Plain)
+    before = signal.getsignal(signal.SIGINT)
+    interrupt.raise_on_signals()
+    try:
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            draw(Plain)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert reached_and_left == [place]
     stopped.value.__traceback__ = None  # it holds the tasks, which say what nobody asked for when they go
     del stopped
     gc.collect()
