@@ -40,15 +40,20 @@ class Lazy:
         self._make = make
         self.value: Any = None
         self._lock = threading.Lock()
+        self._closed = False
 
     def get(self) -> Any:
+        """Raises SandboxFault when it is closed: nobody would close what was made then."""
         with self._lock:
+            if self._closed:
+                raise SandboxFault("the grader is closed")
             if self.value is None:
                 self.value = self._make()
             return self.value
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self.value is not None:
                 self.value.close()
 

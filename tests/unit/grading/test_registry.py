@@ -12,6 +12,7 @@ from sdpo.embedded.programs import body, problems, steps_of
 from sdpo.errors import ConfigError, DataError, GradingError
 from sdpo.grading.once import Once
 from sdpo.grading.registry import build_grader, build_runner, kind_of
+from sdpo.grading.source_grader import Lazy
 from sdpo.records import UNGRADED, GradeStatus, Prompt
 from sdpo.sandbox.outcome import SandboxFault
 
@@ -276,3 +277,13 @@ def test_the_sandbox_is_tested_before_a_run_only_when_its_rows_run_programs():
     assert report is not None
     assert report.sound
     assert report.line().startswith("sandbox L")
+
+
+def test_what_is_first_needed_after_the_end_is_not_made_any_more():
+    """Nobody would close it: a program that it runs would outlive the command."""
+    made = []
+    lazy = Lazy(lambda: made.append(1))
+    lazy.close()
+    with pytest.raises(SandboxFault, match="closed"):
+        lazy.get()
+    assert not made
