@@ -55,6 +55,10 @@ class RolloutError(SdpoError):
     exit_code = 7
 
 
+class TransferError(RolloutError):
+    """Weights that are streamed did not arrive: a partner is gone, or silent for too long."""
+
+
 class OutputLost(SdpoError):
     """Standard output, or a file that was asked for, that cannot be written any further."""
 

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _skip(items, "gpu", "needs an NVIDIA GPU: torch.cuda.is_available() is False")
 
 
-RAY = {"tests/equivalence/test_clusters.py", "tests/equivalence/test_remote_teacher.py"}
+RAY = {f"tests/equivalence/test_{name}.py" for name in ("clusters", "remote_teacher", "two_nodes")}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -36,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     f"{_ROLLOUT}.name": ("vllm", "hf"),
     f"{_ROLLOUT}.lora": ("merged", "adapter"),
     f"{_ROLLOUT}.dtype": ("auto", *_DTYPES),
+    f"{_ROLLOUT}.checkpoint_engine.backend": ("auto", "shared_memory", "gloo"),
     "actor_rollout_ref.ref.placement": ("colocated", "remote"),
     "algorithm.adv_estimator": ("grpo", "rloo"),
     "algorithm.kl_penalty": ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"),
@@ -119,6 +120,7 @@ CLOSED: dict[str, tuple[float, float]] = {
     "trainer.test_freq": (-1, _NO_LIMIT),
     "trainer.save_freq": (-1, _NO_LIMIT),
     "trainer.log_samples": (-1, _NO_LIMIT),
+    "trainer.file_wait_s": (0, _NO_LIMIT),
 }
 
 # (lowest, highest), the lowest not allowed
@@ -130,6 +132,8 @@ OPEN_BELOW: dict[str, tuple[float, float]] = {
     f"{_ACTOR}.clip_ratio_low": (0, _NO_LIMIT),
     f"{_ACTOR}.clip_ratio_high": (0, _NO_LIMIT),
     f"{_ACTOR}.clip_ratio_c": (1, _NO_LIMIT),
+    f"{_ROLLOUT}.checkpoint_engine.timeout_s": (0, _NO_LIMIT),
+    "actor_rollout_ref.nccl_timeout": (0, _NO_LIMIT),
     f"{_ROLLOUT}.temperature": (0, _NO_LIMIT),
     f"{_ROLLOUT}.top_p": (0, 1),
     f"{_ROLLOUT}.val_kwargs.top_p": (0, 1),

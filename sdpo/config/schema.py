@@ -155,6 +155,12 @@ class EnvironmentConfig:
 
 
 @dataclass
+class CheckpointEngineConfig:
+    backend: str = "auto"  # how weights reach engines and a remote teacher: shared_memory (of one machine) | gloo (over the network) | auto (gloo where they are not all on the driver's machine)
+    timeout_s: float = 300  # seconds for which a transfer over the network may stand still
+
+
+@dataclass
 class RolloutConfig:
     name: str = "vllm"  # vllm | hf
     n: int = 8  # responses per prompt (the group)
@@ -179,6 +185,7 @@ class RolloutConfig:
     retries: int = 2  # of a response that the engine gave up; then it is masked and counted
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)  # what happens between prompt and grade
     val_kwargs: ValKwargsConfig = field(default_factory=ValKwargsConfig)  # sampling for validation
+    checkpoint_engine: CheckpointEngineConfig = field(default_factory=CheckpointEngineConfig)  # the way of new weights
 
 
 @dataclass
@@ -193,6 +200,7 @@ class ActorRolloutRefConfig:
     actor: ActorConfig = field(default_factory=ActorConfig)  # the update
     rollout: RolloutConfig = field(default_factory=RolloutConfig)  # generation
     ref: RefConfig = field(default_factory=RefConfig)  # where the teacher lives
+    nccl_timeout: float = 1800  # seconds that a rank waits for the others in a collective (also gloo's) before it counts as hung
 
 
 @dataclass
@@ -255,7 +263,7 @@ class GradingConfig:
     concurrency: int = 8  # programs at once per grader process (inline: as many as grading.workers)
     packages: list[str] = field(default_factory=lambda: ["numpy"])  # third-party packages that programs may import
     algebra_processes: int = 1  # processes per grader that compare mathematics
-    workers: int = 2  # grader processes (Ray actors, or threads when inline)
+    workers: int = 2  # grader processes on each machine with engines (Ray actors, or threads when inline)
     cpu_seconds: float = 4.0  # CPU time of one test
     memory_mb: int = 512  # address space above the interpreter's own
     max_output_kb: int = 64  # stdout and stderr of one run
@@ -281,7 +289,7 @@ class TrainerConfig:
     total_epochs: int = 30  # passes over the prompts
     total_training_steps: int | None = None  # null: from the epochs; total_epochs on the command line drops a YAML value of this
     n_gpus_per_node: int = 1  # actor ranks per node (processes on a CPU)
-    nnodes: int = 1  # machines: only 1, weights go through the shared memory of one machine
+    nnodes: int = 1  # machines with actor ranks; more than 1 needs a Ray cluster (RAY_ADDRESS) and a run folder that they share
     device: str = "auto"  # auto | cpu | cuda
     seed: int = 0  # torch's generators
     logger: list[str] = field(default_factory=lambda: ["console"])  # console, wandb, trackio, tensorboard, mlflow, swanlab, file
@@ -293,6 +301,7 @@ class TrainerConfig:
     val_only: bool = False  # validate and stop
     val_success_threshold: float = 1.0  # reward from which a held-out response is right, whatever the training calls a success
     test_freq: int = 10  # steps between validations, and at the end; -1: only at the end; 0: never
+    file_wait_s: float = 60  # seconds after which a file of another machine that is not seen counts as missing
     save_freq: int = -1  # steps between checkpoints, and at the end; -1: only at the end; 0: never
     max_actor_ckpt_to_keep: int | None = None  # null or -1: all
     resume_mode: str = "auto"  # auto: newest complete checkpoint in the run folder | disable | resume_path

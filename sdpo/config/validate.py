@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import logging
 import math
+import os
 import re
 
 from sdpo.algorithms.registry import descriptor_of
@@ -296,15 +297,17 @@ def _check_teacher_placement(config: Config) -> None:
 def _check_machine(config: Config) -> None:
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
     ranks = trainer.n_gpus_per_node * trainer.nnodes
-    if trainer.nnodes > 1:
-        fix = "weights reach the engines through the memory of one machine; use n_gpus_per_node"
-        raise _refuse("trainer.nnodes", trainer.nnodes, "1 in this version", fix)
+    if trainer.nnodes > 1 and config.cluster == "ray" and "RAY_ADDRESS" not in os.environ:
+        fix = "start Ray on every machine and name its address (docs/cluster.md)"
+        raise _refuse("trainer.nnodes", trainer.nnodes, "1 without RAY_ADDRESS", fix)
     if config.cluster == "inline" and ranks > 1:
         got = f"inline with {trainer.n_gpus_per_node} x {trainer.nnodes} ranks"
         fix = "use cluster=ray, or trainer.n_gpus_per_node=1 trainer.nnodes=1"
         raise _refuse("cluster", got, "inline with one rank", fix)
     if config.cluster == "inline" and rollout.replicas > 1:
         raise _refuse(f"{_ROLLOUT}.replicas", rollout.replicas, "1 with cluster=inline", "use cluster=ray")
+    if config.cluster == "inline" and rollout.checkpoint_engine.backend == "gloo":
+        raise _refuse(f"{_ROLLOUT}.checkpoint_engine.backend", "gloo", "auto | shared_memory with cluster=inline")
     if trainer.device == "cpu" and config.actor_rollout_ref.model.attn_implementation == "flash_attention_2":
         allowed = "eager | sdpa with trainer.device=cpu"
         raise _refuse("actor_rollout_ref.model.attn_implementation", "flash_attention_2", allowed)

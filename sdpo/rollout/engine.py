@@ -97,10 +97,10 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    async def load_weights(self, folder: str, version: int) -> None:
-        """Take the weights published in `folder` (see `sdpo.weights.shared_memory`). Not while a response is drawn.
+    async def load_weights(self, place: str, version: int) -> None:
+        """Take the weights that a transport brings to `place` (`weights.transport`). Not while a response is drawn.
 
-        Raises RolloutError when the folder holds another version or the weights do not fit the model.
+        Raises RolloutError when they are of another version, do not arrive or do not fit the model.
         """
         ...
 

@@ -48,10 +48,10 @@ class HfEngine:
             raise ConfigError(problem("prompt length", len(request.prompt_ids), allowed, "raise max_model_len"))
         return await self._loop.generate(request)
 
-    async def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, place: str, version: int) -> None:
         """See `RolloutEngine.load_weights`."""
         module = self._alive()
-        await self._loop.call(lambda: load_into(module, transport_of(folder).receive(folder, version)))
+        await self._loop.call(lambda: load_into(module, transport_of(place).receive(place, version)))
         self.policy_version = version
 
     async def rest(self) -> None:

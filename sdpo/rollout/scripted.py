@@ -43,9 +43,9 @@ class ScriptedEngine:
         await asyncio.sleep(0)  # as everywhere, others go on meanwhile
         return self._answer(request)
 
-    async def load_weights(self, folder: str, version: int) -> None:
-        """Checks the version label of the folder; reads no weights."""
-        check_version(folder, version)
+    async def load_weights(self, place: str, version: int) -> None:
+        """Checks the version label of the place, a folder; reads no weights."""
+        check_version(place, version)
         self.calls.append(("load_weights", version))
         self.policy_version = version
 

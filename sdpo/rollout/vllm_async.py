@@ -43,16 +43,16 @@ class AsyncVllmEngine(VllmEngine):
             return Generation(request.request_id, [], None, "abort", f"vLLM: {error.__cause__ or error}")
         return generation_of(finished[-1], request.sampling.log_probs)
 
-    async def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, place: str, version: int) -> None:
         """See `VllmEngine.load_weights`."""
         engine = self._alive()
-        method, arguments = self._reload(folder, version)
+        method, arguments = self._reload(place, version)
         await self._awake()
         try:
             await engine.collective_rpc(method, kwargs=arguments)
             dropped = await engine.reset_prefix_cache()
         except FAILURES as error:
-            raise not_loaded(folder, version, error) from error
+            raise not_loaded(place, version, error) from error
         if not dropped:
             raise RolloutError(f"vLLM kept cached prefixes of version {self._version}: requests were still running")
         self._version = version

@@ -27,6 +27,7 @@ from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.vllm_settings import engine_arguments, prepare_environment, sampling_arguments
 from sdpo.weights.adapter import unpack
 from sdpo.weights.coverage import check_coverage
+from sdpo.weights.transport import transport_of
 from sdpo.weights.version import check_version
 
 # What vLLM raises when a model does not load, a step fails or its process is gone (its own errors derive from these).
@@ -89,10 +90,10 @@ class VllmEngine:
         self._sampling(request)  # refused here, and not while serving, where it would end the others
         return await self._loop.generate(request)
 
-    async def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, place: str, version: int) -> None:
         """See `RolloutEngine.load_weights`. Cached prefixes of the old weights are dropped in the same call."""
         self._alive()
-        await self._loop.call(self._load, folder, version)
+        await self._loop.call(self._load, place, version)
 
     async def rest(self) -> None:
         await self._loop.call(self._sleep)
@@ -127,29 +128,28 @@ class VllmEngine:
             if running and self._engine is not None:
                 engine.abort_request([inner for inner, _ in running.values()], internal=True)
 
-    def _load(self, folder: str, version: int) -> None:
+    def _load(self, place: str, version: int) -> None:
         engine = self._alive()
-        method, arguments = self._reload(folder, version)
+        method, arguments = self._reload(place, version)
         self._wake()
         try:
             engine.collective_rpc(method, kwargs=arguments)
             dropped = engine.reset_prefix_cache()
         except FAILURES as error:
-            raise not_loaded(folder, version, error) from error
+            raise not_loaded(place, version, error) from error
         if not dropped:
             raise RolloutError(f"vLLM kept cached prefixes of version {self._version}: requests were still running")
         self._version = version
         self._sleep()
 
-    def _reload(self, folder: str, version: int) -> tuple[str, dict[str, Any]]:
+    def _reload(self, place: str, version: int) -> tuple[str, dict[str, Any]]:
         """What to call in vLLM's workers. Raises RolloutError for another version, and weights that are not all."""
         if self._adapters is None or self._adapter is None:
-            check_version(folder, version)
-            check_coverage(folder, self._path)
-            return "load_published_weights", {"folder": folder}
+            check_published(place, version, self._path)
+            return "load_published_weights", {"place": place, "version": version, "model_folder": self._path}
         from vllm.lora.request import LoRARequest
 
-        path = str(unpack(folder, version, self._adapter, Path(self._adapters.name)))
+        path = str(unpack(place, version, self._adapter, Path(self._adapters.name)))
         self._adapter_number += 1
         name = f"load-{self._adapter_number}-policy-{version}"
         self._adapter_request = LoRARequest(name, self._adapter_number, path)
@@ -230,8 +230,15 @@ def generation_of(output: Any, with_log_probs: bool) -> Generation:
     return Generation(output.request_id, ids, log_probs, reason)
 
 
-def not_loaded(folder: str, version: int, error: Exception) -> RolloutError:
-    return RolloutError(f"vLLM could not load the weights of version {version} from {folder}: {error}")
+def check_published(place: str, version: int, model_folder: str) -> None:
+    """Refuses what lies there before anything is loaded; what is streamed is checked as it arrives."""
+    if not transport_of(place).STREAMS:
+        check_version(place, version)
+        check_coverage(place, model_folder)
+
+
+def not_loaded(place: str, version: int, error: Exception) -> RolloutError:
+    return RolloutError(f"vLLM could not load the weights of version {version} from {place}: {error}")
 
 
 def _register_model_class(hf_config: Any) -> None:

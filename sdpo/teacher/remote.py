@@ -29,12 +29,13 @@ from sdpo.weights.transport import publish, transport_of
 
 
 class Servers(Protocol):
-    """The ranks of the teacher's group (`workers.teacher_server.TeacherServer`), wherever they run. `base`: of the
-    transport that takes the student's weights to them (`weights.transport`).
+    """The ranks of the teacher's group (`workers.teacher_server.TeacherServer`), wherever they run.
 
     Raises ClusterError when one of them has died, and what they raise themselves."""
 
-    base: str
+    def open_transfer(self) -> str:
+        """The base, of a transport (`weights.transport`), for the next weights from this rank, the first."""
+        ...
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         """Calls a method of the servers that work for this rank of the actor; the returned function waits for what the
@@ -112,9 +113,13 @@ class RemoteTeacher(Teacher):
         self.synchronize()
         self.sent += 1
         source = WeightSource(student.lm, torch.float32)  # rounded ones would stall the average at small rates
-        place = publish(source, self.servers.base, self.sent, self.rank)
-        self._following = place
-        self._wait = None if self.rank else self.servers.tell("follow", place, self.sent)
+        base = "" if self.rank else self.servers.open_transfer()
+        streams = base and transport_of(base).STREAMS
+        if streams:  # they take part in the sending
+            self._wait = self.servers.tell("follow", base, self.sent)
+        self._following = publish(source, base, self.sent, self.rank)
+        if not streams:
+            self._wait = None if self.rank else self.servers.tell("follow", self._following, self.sent)
 
     def synchronize(self) -> None:
         """One rank has told the servers of the average; another's question must not overtake it."""

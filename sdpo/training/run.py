@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sdpo import interrupt
@@ -63,6 +64,8 @@ def _train(config: Config, run_dir: Path) -> int:
         console.note(sandbox.line())
     console.note(f"starting workers: {config.cluster}, {config.actor_rollout_ref.rollout.name}")
     workers = start_workers(config, device, total_steps)
+    if workers.machines:
+        console.note(workers.machines)
     try:
         if resume:
             _load(workers, resume)
@@ -128,7 +131,8 @@ def resolve_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+    elsewhere = "RAY_ADDRESS" in os.environ  # on other machines of the cluster there may be GPUs
+    if name == "cuda" and not torch.cuda.is_available() and not elsewhere:
         raise ConfigError(
             problem("trainer.device", name, "cpu on this machine (torch finds no GPU)", "use auto or cpu")
         )

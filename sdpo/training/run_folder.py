@@ -77,6 +77,9 @@ def locked(run_dir: Path) -> Iterator[None]:
         except BlockingIOError as error:
             fix = "wait for it, or set trainer.experiment_name"
             raise ConfigError(problem(field, str(run_dir), "a folder that no other run is using", fix)) from error
+        except OSError as error:  # two runs in one folder would not notice each other
+            fix = f"flock: {error.strerror}; some network file systems are mounted without it"
+            raise ConfigError(problem(field, str(run_dir), "a folder on a file system with file locks", fix)) from error
         yield
 
 

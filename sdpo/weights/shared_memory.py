@@ -16,7 +16,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from sdpo.weights.version import Label, check_version, write_label
 if TYPE_CHECKING:
     from sdpo.weights.source import Group
 
+STREAMS = False
 _PREFIX = "sdpo-weights-"
 _LOCK_NAME = "owner.lock"
 _locks: dict[str, IO[str]] = {}  # of the folders that this process made
@@ -90,7 +91,7 @@ def send(groups: Iterable[Group], base: str, version: int, tied: Sequence[str] =
     return str(target)
 
 
-def receive(place: str, version: int) -> Iterator[Group]:
+def receive(place: str, version: int) -> Generator[Group, None, Label]:
     """See `Transport.receive`: from the folder `place`, to the CPU."""
     label = check_version(place, version)
     found = 0
@@ -103,6 +104,7 @@ def receive(place: str, version: int) -> Iterator[Group]:
         yield group
     if found != label.tensors:
         raise RolloutError(problem("weights.tensors", found, f"{label.tensors}, as in the label of {place}"))
+    return label
 
 
 def forget(place: str) -> None:

@@ -6,10 +6,11 @@ load_into(lm, transport_of(place).receive(place, version))             # whereve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from sdpo.weights import in_process, shared_memory
+from sdpo.weights import gloo, in_process, shared_memory
+from sdpo.weights.version import Label
 
 if TYPE_CHECKING:
     from sdpo.weights.source import Group
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 class Transport(Protocol):
     """Between `send` and `receive` only a short string passes, through whoever drives both sides."""
 
+    # Sender and receivers work at the same time: the place is the base, which is made for one transfer where the sender
+    # is. Else a base serves all versions, and what was sent lies at the place until it is received.
+    STREAMS: bool
+
     def send(self, groups: Iterable[Group], base: str, version: int, tied: Sequence[str] = ()) -> str:
         """Sends full tensors by name; returns the place to receive them from. tied: names left out (`WeightSource`).
-        base: what `new_base` of the module made, once for all versions. Called where the tensors are gathered."""
+        base: what `new_base` of the module made. Called where the tensors are gathered."""
         ...
 
-    def receive(self, place: str, version: int) -> Iterator[Group]:
+    def receive(self, place: str, version: int) -> Generator[Group, None, Label]:
         """The groups in the order they were sent, on whatever device they arrive. Raises RolloutError for another
         version than asked for and for weights that are not whole."""
         ...
@@ -35,7 +40,8 @@ class Transport(Protocol):
 
 def transport_of(place: str) -> Transport:
     """Of a base, or of a place that `send` returned."""
-    return in_process if place.startswith(in_process.PREFIX) else shared_memory
+    streamed = gloo if place.startswith(gloo.PREFIX) else shared_memory
+    return in_process if place.startswith(in_process.PREFIX) else streamed
 
 
 class Source(Protocol):

@@ -16,6 +16,8 @@ Ticket = Any  # belongs to the workers that gave it
 class Workers(Protocol):
     """Actor, rollout and graders of one run. Weights move only by `sync_weights`; the version says which are where."""
 
+    machines: str  # which process is where; "": all on this machine
+
     @property
     def policy_version(self) -> int: ...
 

@@ -20,6 +20,8 @@ from sdpo.workers.teacher_server import InlineServers, TeacherServer
 
 
 class InlineWorkers:
+    machines = ""
+
     def __init__(self, config: Config, device: str, total_steps: int) -> None:
         self.config = config
         use_cores(config, device)

@@ -1,11 +1,17 @@
-"""Where the processes go: one resource pool for training ranks and one for rollout engines, colocated on GPUs."""
+"""Where the processes go: nodes are chosen before a process is started, so that what has no room is refused with the
+numbers instead of waiting for ever."""
 
 from __future__ import annotations
 
 import os
+import time
 import warnings
+from itertools import groupby
 
 import ray
+from ray._private.state import available_resources_per_node
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.single_controller.ray import RayResourcePool
 
 import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
@@ -13,14 +19,26 @@ from sdpo.config.environment import ENVIRONMENT
 from sdpo.config.schema import Config
 from sdpo.errors import ClusterError, problem
 from sdpo.interrupt import raise_on_signals
+from sdpo.workers.layout import Layout, Node, Unit, Wanted, layout_of
 
-PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
+PASSED_ON = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", "GLOO_", "NCCL_", "FI_")  # names, beginnings
+ROOM_S = 60.0  # for resources that others may give back
+MORE_ROOM = (
+    "Start Ray with more (ray start --num-cpus), or lower trainer.nnodes, trainer.n_gpus_per_node, "
+    "actor_rollout_ref.rollout.replicas or grading.workers"
+)
+
+
+OTHER_TOKEN = (
+    "this process must have the token of the cluster: RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH on every "
+    "machine, or RAY_AUTH_MODE=disabled on all"
+)
 
 
 def worker_env() -> dict[str, str]:
-    """Environment of every Ray worker: the user's values where there are some."""
+    """Environment of every Ray worker, on whichever machine: the user's values where there are some."""
     common = {key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()}
-    return common | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+    return common | {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
 
 
 def start_ray(config: Config) -> None:
@@ -47,34 +65,63 @@ def start_ray(config: Config) -> None:
     except Exception as error:  # Ray raises bare Exception for a node that does not start
         where = os.environ.get("RAY_ADDRESS", "on this machine")
         reason = " ".join(str(error).split())
-        raise ClusterError(f"Ray ({where}) did not start: {reason}; or run in one process: cluster=inline") from error
+        fix = OTHER_TOKEN if "token" in reason.lower() else "or run in one process: cluster=inline"
+        raise ClusterError(f"Ray ({where}) did not start: {reason}; {fix}") from error
     raise_on_signals()  # Ray has put its own handler there
 
 
-def training_pool(config: Config, device: str) -> RayResourcePool:
-    """One process per training rank; on GPUs each shares its device with the rollout engine of the same index."""
-    trainer = config.trainer
-    return RayResourcePool(
-        [trainer.n_gpus_per_node] * trainer.nnodes,
-        use_gpu=device == "cuda",
-        max_colocate_count=2 if device == "cuda" else 1,
-    )
+def find_places(config: Config, device: str) -> Layout:
+    """A node for every process, the driver's first. Raises ClusterError when the cluster is too small for them, or has
+    no room for a minute."""
+    wanted, end = Wanted.by(config, device), time.monotonic() + ROOM_S
+    while True:
+        nodes = _nodes()
+        if device == "cpu" and config.trainer.device == "auto" and any(node.total.get("GPU") for node in nodes):
+            fix = "this machine has no GPU, the cluster has"
+            raise ClusterError(problem("trainer.device", "auto", "cuda or cpu in such a cluster", fix))
+        found = layout_of(nodes, wanted)
+        if isinstance(found, Layout):
+            return found
+        empty = [Node(node.id, node.address, node.total, node.total) for node in nodes]
+        too_small = isinstance(layout_of(empty, wanted), str)
+        joining = len(nodes) < wanted.nodes
+        if time.monotonic() > end or too_small and not joining:
+            why = "the cluster is too small" if too_small else f"others have kept it for {ROOM_S:g} s"
+            table = "; ".join(map(str, nodes))
+            raise ClusterError(f"no room for {found}: {why}. Wanted: {wanted}. Free: {table}. {MORE_ROOM}")
+        time.sleep(1.0)
 
 
-def teacher_pool(config: Config, device: str) -> RayResourcePool:
-    """One process per rank of a teacher with `ref.placement=remote`, on GPUs of its own.
-
-    Raises ClusterError when there are fewer: Ray would wait for them without a word."""
-    ranks = config.actor_rollout_ref.ref.ranks or config.trainer.n_gpus_per_node
-    here, wanted = int(ray.cluster_resources().get("GPU", 0)), ranks + config.trainer.n_gpus_per_node
-    if device == "cuda" and here < wanted:
-        fix = "lower trainer.n_gpus_per_node or actor_rollout_ref.ref.ranks, or use placement=colocated"
-        raise ClusterError(problem("actor_rollout_ref.ref.placement", "remote", f"{wanted} GPUs; {here} are here", fix))
-    return RayResourcePool([ranks], use_gpu=device == "cuda", max_colocate_count=1)
+def _nodes() -> list[Node]:
+    free, here = available_resources_per_node(), ray.get_runtime_context().get_node_id()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"]))
+    return [Node(n["NodeID"], n["NodeManagerAddress"], n["Resources"], free.get(n["NodeID"], {})) for n in alive]
 
 
-def rollout_pool(config: Config, device: str, training: RayResourcePool) -> RayResourcePool:
-    """On GPUs the training pool itself; on CPUs a pool of `rollout.replicas` processes."""
-    if device == "cuda":
-        return training
-    return RayResourcePool([config.actor_rollout_ref.rollout.replicas], use_gpu=False, max_colocate_count=1)
+def reserve(nodes: list[Node], unit: Unit) -> list[PlacementGroup]:
+    """Room for a process on each of the nodes: a placement group for those of one node."""
+    groups = []
+    for node_id, own in groupby(nodes, key=lambda node: node.id):
+        bundles = [dict(unit) for _ in own]
+        groups.append(placement_group(bundles, bundle_label_selector=[{"ray.io/node-id": node_id}] * len(bundles)))
+    if not all(group.wait(ROOM_S) for group in groups):
+        for group in groups:
+            remove_placement_group(group)
+        table = "; ".join(map(str, _nodes()))
+        raise ClusterError(f"no room for {len(nodes)} processes of {unit} within {ROOM_S:g} s. Free: {table}")
+    return groups
+
+
+def pool(nodes: list[Node], unit: Unit, apart: bool = False) -> RayResourcePool:
+    """For a worker group of equally many processes on each node, or, apart, of any number. On GPUs actor and engine
+    share a device, each with half of it."""
+    groups = [group for node in nodes for group in reserve([node], unit)] if apart else reserve(nodes, unit)
+    sizes = [group.bundle_count for group in groups]
+    made = RayResourcePool(sizes, use_gpu="GPU" in unit, max_colocate_count=int(unit["CPU"]))
+    made.pgs = groups
+    return made
+
+
+def inside(group: PlacementGroup, bundle: int = 0) -> PlacementGroupSchedulingStrategy:
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)

@@ -3,56 +3,49 @@ store, which is memory that the processes of a machine share."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import ray
 import torch
-import torch.distributed as dist
-from verl.single_controller.base import Worker
-from verl.single_controller.base.decorator import Dispatch, register
 
-import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
-from sdpo.config.schema import Config
-from sdpo.models.shard import BACKENDS
+from sdpo.weights import gloo
 from sdpo.workers.cores import use_cores_in_ray
-from sdpo.workers.ray_errors import call_remote
+from sdpo.workers.ray_errors import Members, call_remote
+from sdpo.workers.ray_rank import RayRank
 from sdpo.workers.teacher_server import TeacherServer
 
 
-class TeacherRayWorker(Worker):
+class TeacherRayWorker(RayRank):
     """One rank of the teacher."""
 
-    def __init__(self, config: Config, device: str) -> None:
-        super().__init__()
+    def start(self, address: str) -> None:
+        self._meet(address)
         send_tensors_as_arrays()
-        use_cores_in_ray(config, device, "teacher")
-        if device == "cuda":
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        if self.world_size > 1:
-            dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
-        self._server = TeacherServer(config, self.rank, self.world_size, device)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def ready(self) -> bool:
-        return True
+        use_cores_in_ray(self._config, self._device, "teacher")
+        self._server = TeacherServer(self._config, self.rank, self.world_size, self._device)
 
     def serve(self, method: str, *arguments: Any) -> Any:
         return getattr(self._server, method)(*arguments)
 
 
 class RayServers:
-    """`handles`: of the TeacherRayWorkers in their order; `rank`, `world_size`: of the actor. See `Servers`.
+    """`handles`: of the TeacherRayWorkers in their order; `base`: of shared memory, "" where weights go over the
+    network, with its time limit; `rank`, `world_size`: of the actor. See `Servers`.
 
     Ranks of the actor share the servers evenly. Where there are more servers than ranks, several go through the forward
     passes of one rank, because these are collectives, and the first of them answers."""
 
-    def __init__(self, handles: list[ray.actor.ActorHandle], base: str, rank: int, world_size: int) -> None:
+    def __init__(
+        self, handles: list[ray.actor.ActorHandle], base: str, rank: int, world_size: int, limit: float = 0
+    ) -> None:
         send_tensors_as_arrays()
-        self.base, self._all = base, handles
+        self._base, self._limit, self._all = base, limit, handles
         self._mine = [handles[number] for number in serving(rank, world_size, len(handles))]
+
+    def open_transfer(self) -> str:
+        return self._base or gloo.new_base(ray.util.get_node_ip_address(), len(self._all), self._limit)
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         wait = self._call(self._mine if method == "score" else self._mine[:1], method, *arguments)
@@ -66,7 +59,7 @@ class RayServers:
         return lambda: self._wait(answers)
 
     def _wait(self, answers: list[ray.ObjectRef]) -> Any:
-        return call_remote("teacher", lambda: ray.get(answers), self._all)
+        return call_remote(lambda: ray.get(answers), Members("teacher", self._all))
 
 
 def serving(rank: int, world_size: int, servers: int) -> list[int]:

@@ -4,47 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
 
 import ray
-import torch
-import torch.distributed as dist
-from verl.single_controller.base import Worker
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.single_controller.base.decorator import Dispatch, register
 
-import sdpo.workers.cpu_platform  # noqa: F401  (before verl's single controller)
 from sdpo.config.schema import Config
 from sdpo.grading.registry import build_grader
-from sdpo.models.shard import BACKENDS
 from sdpo.records import Grade, GradeStatus, Group, Prompt, StepReport
+from sdpo.weights import gloo
 from sdpo.workers.actor import Actor, RankShare
 from sdpo.workers.cores import use_cores_in_ray
 from sdpo.workers.grader import GradingMeter, grade_or_infra_error, grading_of, sandbox_faults
+from sdpo.workers.ray_rank import RayRank
 from sdpo.workers.ray_teacher import RayServers
 from sdpo.workers.rollout import RenderedPrompt, RolloutWorker, SamplingPlan
 
 GIVE_UP = 4  # responses in a row that ended every process they were given
 
 
-class ActorRayWorker(Worker):
-    """One training rank. `teacher`: handles of its processes, if it has any, and the folder for the weights it gets."""
+class ActorRayWorker(RayRank):
+    """One training rank. `teacher`: handles of its processes, if it has any, and the folder for the weights it gets;
+    "": they go over the network."""
 
     def __init__(
         self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str] | None
     ) -> None:
-        super().__init__()
-        use_cores_in_ray(config, device, "actor")
-        if device == "cuda":
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        if self.world_size > 1:
-            dist.init_process_group(BACKENDS[device], rank=self.rank, world_size=self.world_size)
-        servers = RayServers(*teacher, self.rank, self.world_size) if teacher else None
-        self._actor = Actor(config, self.rank, self.world_size, device, total_steps, servers)
+        super().__init__(config, device)
+        self._total_steps, self._teacher = total_steps, teacher
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def ready(self) -> bool:
-        return True
+    def start(self, address: str) -> None:
+        self._meet(address)
+        use_cores_in_ray(self._config, self._device, "actor")
+        servers = None
+        if self._teacher:
+            servers = RayServers(*self._teacher, self.rank, self.world_size, self._transfer_limit)
+        self._actor = Actor(self._config, self.rank, self.world_size, self._device, self._total_steps, servers)
+
+    def open_transfer(self, receivers: int) -> str:
+        """Of rank 0: where its next weights are to be had."""
+        return gloo.new_base(ray.util.get_node_ip_address(), receivers, self._transfer_limit)
+
+    @property
+    def _transfer_limit(self) -> float:
+        return self._config.actor_rollout_ref.rollout.checkpoint_engine.timeout_s
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def prefix_sharing_unsupported(self) -> str | None:
@@ -76,17 +80,18 @@ class ActorRayWorker(Worker):
         self._actor.export(folder)
 
 
-class RolloutRayWorker(Worker):
+class RolloutRayWorker(RayRank):
     """One inference engine."""
 
     def __init__(self, config: Config, device: str, graders: list[ray.actor.ActorHandle]) -> None:
-        super().__init__()
-        use_cores_in_ray(config, device, "rollout")
-        self._rollout = RolloutWorker(config, device, RayGraderPool(graders, config, first=self.rank))
+        super().__init__(config, device)
+        self._graders = graders
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def ready(self) -> bool:
-        return True
+    async def start(self, address: str) -> None:
+        """In the event loop that it draws in. Engines do not compute together: no address."""
+        use_cores_in_ray(self._config, self._device, "rollout")
+        graders = RayGraderPool(self._graders, self._config, first=self.rank)
+        self._rollout = RolloutWorker(self._config, self._device, graders)
 
     @register(dispatch_mode=Dispatch.ALL_TO_ALL, blocking=False)
     async def generate(self, jobs: Sequence[RenderedPrompt], plan: SamplingPlan) -> list[Group]:
@@ -97,8 +102,8 @@ class RolloutRayWorker(Worker):
         return self._rollout.graders.metrics()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    async def load_weights(self, folder: str, version: int) -> None:
-        await self._rollout.load_weights(folder, version)
+    async def load_weights(self, place: str, version: int) -> None:
+        await self._rollout.load_weights(place, version)
 
 
 class GraderProcess:
@@ -114,8 +119,10 @@ class GraderProcess:
         return sandbox_faults(self._grader)
 
 
-def grader_processes(config: Config, env: dict[str, str]) -> list[ray.actor.ActorHandle]:
-    """`grading.workers` of them, with the environment `env`."""
+def grader_processes(
+    config: Config, env: dict[str, str], places: list[PlacementGroupSchedulingStrategy]
+) -> list[ray.actor.ActorHandle]:
+    """One at each of the places, with the environment `env`."""
     kind = ray.remote(
         max_concurrency=config.grading.concurrency,
         max_restarts=-1,
@@ -123,7 +130,7 @@ def grader_processes(config: Config, env: dict[str, str]) -> list[ray.actor.Acto
         num_cpus=1,
         runtime_env={"env_vars": env},
     )(GraderProcess)
-    return [kind.remote(config) for _ in range(config.grading.workers)]
+    return [kind.options(scheduling_strategy=place).remote(config) for place in places]
 
 
 class RayGraderPool:

@@ -183,9 +183,9 @@ class RolloutWorker:
             sequences=policy.sequences if several else [],
         )
 
-    async def load_weights(self, folder: str, version: int) -> None:
+    async def load_weights(self, place: str, version: int) -> None:
         async with self._drawing:
-            await self.engine.load_weights(folder, version)
+            await self.engine.load_weights(place, version)
 
     def close(self) -> None:
         self.engine.close()

@@ -14,10 +14,11 @@ import ray
 from sdpo.config.schema import Config
 from sdpo.errors import ClusterError
 from sdpo.records import MiniBatch, TrainBatch, TrainRow
+from sdpo.weights import shared_memory
 from sdpo.workers.actor import Actor, split_over_ranks
 from sdpo.workers.inline_group import InlineWorkers
-from sdpo.workers.placement import teacher_pool
-from sdpo.workers.ray_group import RayWorkers, _group
+from sdpo.workers.placement import pool
+from sdpo.workers.ray_group import RayWorkers, started, worker_group
 from sdpo.workers.ray_teacher import RayServers, TeacherRayWorker
 
 STEPS, SAVED = 10, 5
@@ -72,6 +73,7 @@ def test_two_sharded_ranks_of_a_remote_teacher(config, batch, tmp_path):
     assert len({tuple(losses) for losses in wanted}) == STEPS
 
     config.actor_rollout_ref.ref.placement = "remote"
+    config.actor_rollout_ref.rollout.checkpoint_engine.backend = "gloo"  # as to another machine
     workers = RayWorkers(config, "cpu", STEPS)
     try:
         found = _losses(partial(workers.update, batch), SAVED)
@@ -80,16 +82,19 @@ def test_two_sharded_ranks_of_a_remote_teacher(config, batch, tmp_path):
         _close(found, wanted)
 
         top_k = _inline(config, distillation_topk=5)  # another group in the same cluster, for an actor in this process
-        group = _group(TeacherRayWorker, teacher_pool(top_k, "cpu"), "cpu", "top_k", top_k, "cpu")
+        group = worker_group("top_k", TeacherRayWorker, pool([workers.layout.driver], {"CPU": 1}), top_k, "cpu")
+        ray.get(started(group))
+        base = shared_memory.new_base()
         shares = split_over_ranks(batch.mini_batches, top_k.actor_rollout_ref.actor, 1)[0]
         beside = Actor(top_k, 0, 1, "cpu", STEPS)
-        apart = Actor(top_k, 0, 1, "cpu", STEPS, RayServers(group.workers, workers._teacher_base, 0, 1))
+        apart = Actor(top_k, 0, 1, "cpu", STEPS, RayServers(group.workers, base, 0, 1))
         _close(*(_losses(partial(actor.update, shares), STEPS) for actor in (apart, beside)))
 
-        handle = workers._teachers.workers[1]  # what the other rank then sees is a broken collective
+        handle = workers._groups["teacher"].workers[1]  # what the other rank then sees is a broken collective
         os.kill(ray.get(handle.__ray_call__.remote(lambda worker: os.getpid())), signal.SIGKILL)
-        with pytest.raises(ClusterError, match="the teacher process died"):
+        with pytest.raises(ClusterError, match="the teacher process 1 .*died"):
             workers.update(batch)
+        shared_memory.remove_base(base)
     finally:
         workers.close()
 

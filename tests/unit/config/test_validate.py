@@ -208,9 +208,9 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
             id="ranks of a teacher without a group",
         ),
         pytest.param(
-            REMOTE | {"trainer.nnodes": 2},
-            "trainer.nnodes: got 2; allowed: 1 in this version",
-            id="a remote teacher and several machines",
+            {f"{ROLLOUT}.checkpoint_engine.backend": "gloo", "cluster": "inline"},
+            f"{ROLLOUT}.checkpoint_engine.backend: got 'gloo'; allowed: auto | shared_memory with cluster=inline",
+            id="weights over the network in one process",
         ),
         pytest.param(
             REMOTE | {"actor_rollout_ref.model.lora_rank": 8},
@@ -358,8 +358,7 @@ def test_a_single_value_outside_its_range_is_refused(key, value, allowed):
         ),
         pytest.param(
             {"trainer.nnodes": 2},
-            "trainer.nnodes: got 2; allowed: 1 in this version; weights reach the engines through the memory of one "
-            "machine; use n_gpus_per_node",
+            "trainer.nnodes: got 2; allowed: 1 without RAY_ADDRESS; start Ray on every machine and name its address",
             id="several machines",
         ),
         pytest.param(

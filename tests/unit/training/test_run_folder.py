@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,15 @@ def test_a_second_process_cannot_enter_a_folder_in_use_and_can_when_the_first_ha
     first.kill()
     first.wait()
     with run_folder.locked(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def without(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_folder.fcntl, "flock", without)
+    with pytest.raises(ConfigError, match="with file locks; flock: No locks"), run_folder.locked(tmp_path):
         pass
 
 

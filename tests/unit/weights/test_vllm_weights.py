@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sdpo.models.adapters import active, add_adapters, of_adapter
 from sdpo.models.load import load_policy
 from sdpo.rollout.build import build_engine
 from sdpo.rollout.engine import Generation, GenerationRequest, SamplingSpec, draw_all
+from sdpo.weights import gloo
 from sdpo.weights.adapter import AdapterSource
 from sdpo.weights.source import WeightSource
 from sdpo.weights.transport import publish, transport_of
@@ -47,7 +49,7 @@ def off(lm: PreTrainedModel, prompt: list[int], generation: Generation) -> float
     return (own.flatten() - torch.tensor(generation.log_probs)).abs().max().item()
 
 
-def test_after_each_sync_experts_are_scored_as_the_trainer_does(tmp_path: Path) -> None:
+def test_after_each_sync_experts_are_scored_as_the_trainer_does_whichever_way_they_came(tmp_path: Path) -> None:
     from sdpo.rollout.vllm_engine import VllmEngine
 
     lm = mixture()
@@ -59,8 +61,15 @@ def test_after_each_sync_experts_are_scored_as_the_trainer_does(tmp_path: Path) 
                 for p in lm.parameters():
                     p.add_(torch.randn_like(p), alpha=0.05)
             assert max(off(lm, *each) for each in drawn(engine)) > 0.1
-            place = publish(WeightSource(lm, torch.float32), str(tmp_path / "sent"), version)
-            asyncio.run(engine.load_weights(place, version))
+            source = WeightSource(lm, torch.float32)
+            if version % 2:
+                asyncio.run(engine.load_weights(publish(source, str(tmp_path / "sent"), version), version))
+            else:
+                place = gloo.new_base("127.0.0.1", 1, 60)
+                with ThreadPoolExecutor(1) as sender:
+                    sent = sender.submit(publish, source, place, version)
+                    asyncio.run(engine.load_weights(place, version))
+                    sent.result()
         assert max(off(lm, *each) for each in drawn(engine)) < 1e-4
     engine.close()
 

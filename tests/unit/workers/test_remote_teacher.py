@@ -205,9 +205,11 @@ def test_every_server_goes_through_as_many_passes(ranks, servers):
 
 def test_gpus_that_a_remote_teacher_would_wait_for_are_missed_at_the_start(actor_config, monkeypatch):
     from sdpo.workers import placement
+    from sdpo.workers.layout import Node
 
-    actor_config.trainer.n_gpus_per_node, actor_config.actor_rollout_ref.ref.ranks = 2, 1
-    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"GPU": 2.0, "CPU": 8.0})
-    with pytest.raises(ClusterError, match="3 GPUs; 2 are here"):
-        placement.teacher_pool(actor_config, "cuda")
-    assert placement.teacher_pool(actor_config, "cpu").world_size == 1
+    config = configured(actor_config)
+    config.trainer.device, config.trainer.n_gpus_per_node, config.actor_rollout_ref.ref.ranks = "cuda", 2, 1
+    room = {"GPU": 2.0, "CPU": 8.0}
+    monkeypatch.setattr(placement, "_nodes", lambda: [Node("a", "10.0.0.1", room, room)])
+    with pytest.raises(ClusterError, match=r"teacher's 1 ranks on one node: the cluster is too small.*2 of 2 GPUs"):
+        placement.find_places(config, "cuda")
