@@ -150,7 +150,7 @@ def carried(records: Any) -> tuple[int, Any]:
 
 def best(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Of several runs the one that others on the machine disturbed least."""
-    return min(runs, key=lambda run: run["beyond_rollout"] + run["seconds"][REPROMPTS])
+    return min(runs, key=lambda run: run["beyond_rollout"])
 
 
 def show(row: dict[str, Any]) -> None:
@@ -171,15 +171,15 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     x = [row["samples"] for row in rows]
     lines = (
-        (left, "beyond the rollout", [row["beyond_rollout"] for row in rows], "#c8553d"),
-        (left, "reprompts, while others are drawn", [row["seconds"][REPROMPTS] for row in rows], "#1f6f8b"),
+        (left, "beyond the rollout", [row["beyond_rollout_cpu"] for row in rows], "#c8553d"),
+        (left, "reprompts, while others are drawn", [row["cpu"][REPROMPTS] for row in rows], "#1f6f8b"),
         (right, "rows", [row["rows_mib"] for row in rows], "#c8553d"),
         (right, "samples with their reprompts", [row["samples_mib"] for row in rows], "#1f6f8b"),
     )
     for axis, label, y, color in lines:
         axis.loglog(x, y, "o-", color=color, label=label)
         axis.loglog([x[0], x[-1]], [y[-1] * x[0] / x[-1], y[-1]], ":", color=color, linewidth=1)
-    left.set(ylabel="seconds")
+    left.set(ylabel="seconds of processor time")
     right.set(ylabel="MiB, pickled")
     for axis in (left, right):
         axis.set_xticks(x, [f"{n:,}" for n in x], rotation=30)
