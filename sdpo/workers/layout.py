@@ -106,6 +106,7 @@ def layout_of(nodes: list[Node], wanted: Wanted) -> Layout | str:
         node = min(able, key=room.processes.__getitem__)
         room.take(node, {"CPU": 1}, 1)
         engines.append(node)
+    engines.sort(key=lambda node: node.address)
     graders = []
     for node in sorted(set(engines), key=nodes.index):
         if not room.holds(node, {"CPU": 1}, wanted.graders):

@@ -29,9 +29,9 @@ MORE_ROOM = (
 )
 
 
-OTHER_TOKEN = (
-    "this process must have the token of the cluster: RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH on every "
-    "machine, or RAY_AUTH_MODE=disabled on all"
+TO_JOIN = (  # Ray says the same of a cluster that is not there and of one that refuses the token
+    "is it up, and does this process have its token: RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN_PATH for all machines, "
+    "or RAY_AUTH_MODE=disabled on all?"
 )
 
 
@@ -65,7 +65,7 @@ def start_ray(config: Config) -> None:
     except Exception as error:  # Ray raises bare Exception for a node that does not start
         where = os.environ.get("RAY_ADDRESS", "on this machine")
         reason = " ".join(str(error).split())
-        fix = OTHER_TOKEN if "token" in reason.lower() else "or run in one process: cluster=inline"
+        fix = TO_JOIN if "RAY_ADDRESS" in os.environ else "or run in one process: cluster=inline"
         raise ClusterError(f"Ray ({where}) did not start: {reason}; {fix}") from error
     raise_on_signals()  # Ray has put its own handler there
 

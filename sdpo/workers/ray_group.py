@@ -60,7 +60,8 @@ class RayWorkers:
         actors = pool(layout.actors, wanted.actor)
         self._actors = self._group("actor", ActorRayWorker, actors, config, device, total_steps, teacher)
         engines = actors if device == "cuda" else pool(layout.engines, {"CPU": 1}, apart=True)
-        self._rollouts = self._group("rollout", RolloutRayWorker, engines, config, device, self._graders)
+        mates = [layout.engines.count(node) for node in layout.engines]
+        self._rollouts = self._group("rollout", RolloutRayWorker, engines, config, device, self._graders, mates)
         self._base = self._shared_memory(layout.actors[:1] + layout.engines)
         self._start(device)
         self._padded = self._call(self._actors.prefix_sharing_unsupported)[0] is not None

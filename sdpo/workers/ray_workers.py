@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 
 import ray
@@ -32,11 +33,11 @@ class ActorRayWorker(RayRank):
         self, config: Config, device: str, total_steps: int, teacher: tuple[list[ray.actor.ActorHandle], str] | None
     ) -> None:
         super().__init__(config, device)
+        use_cores_in_ray(config, device, "actor")
         self._total_steps, self._teacher = total_steps, teacher
 
     def start(self, address: str) -> None:
         self._meet(address)
-        use_cores_in_ray(self._config, self._device, "actor")
         servers = None
         if self._teacher:
             servers = RayServers(*self._teacher, self.rank, self.world_size, self._transfer_limit)
@@ -81,15 +82,16 @@ class ActorRayWorker(RayRank):
 
 
 class RolloutRayWorker(RayRank):
-    """One inference engine."""
+    """One inference engine. `mates`: of each engine, how many are on its machine; verl knows only equal numbers."""
 
-    def __init__(self, config: Config, device: str, graders: list[ray.actor.ActorHandle]) -> None:
+    def __init__(self, config: Config, device: str, graders: list[ray.actor.ActorHandle], mates: Sequence[int]) -> None:
         super().__init__(config, device)
+        os.environ["RAY_LOCAL_WORLD_SIZE"] = str(mates[self.rank])
+        use_cores_in_ray(config, device, "rollout")
         self._graders = graders
 
     async def start(self, address: str) -> None:
         """In the event loop that it draws in. Engines do not compute together: no address."""
-        use_cores_in_ray(self._config, self._device, "rollout")
         graders = RayGraderPool(self._graders, self._config, first=self.rank)
         self._rollout = RolloutWorker(self._config, self._device, graders)
 
