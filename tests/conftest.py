@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ for name, value in ENVIRONMENT.items():
 for name in ("HF_HUB_OFFLINE", "WANDB_MODE"):
     os.environ[name] = ENVIRONMENT[name]  # not left to whatever the shell had: tests never reach a network
 os.environ.pop("RAY_ADDRESS", None)  # nor somebody's cluster
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share: forked_programs
 
 # The same examples every time, nothing written to the checkout, no time limit: red is red for everybody.
