@@ -74,7 +74,8 @@ def raised_in(loop: AbstractEventLoop) -> Iterator[None]:
         yield
     finally:
         _RAISE.loop = None
-        _RAISE.raise_held()
+        if _RAISE.hold is None:  # else at the end of that block, which may hold several runs of the loop
+            _RAISE.raise_held()
 
 
 def _install(handler) -> None:

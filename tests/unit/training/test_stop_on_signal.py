@@ -3,6 +3,7 @@ workers that answer at once; `tests/equivalence/test_resume.py` does it to whole
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -162,3 +163,19 @@ def test_what_the_same_command_will_do_is_said_as_it_is(kept, done, overrides, s
         checkpoint.save(tmp_path / "checkpoints", state, lambda folder: Path(folder).mkdir(), None)
     config = compose([f"trainer.default_local_dir={tmp_path}", *overrides])
     assert run_folder.way_on(config, done).startswith(said)
+
+
+def test_a_signal_that_is_held_passes_over_the_event_loops_that_run_meanwhile() -> None:
+    """An engine takes the new weights in its event loop, inside a step that is brought to its end."""
+    done: list[str] = []
+
+    async def takes_weights() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0)
+        done.append("weights")
+
+    with asyncio.Runner() as runner, pytest.raises(interrupt.Terminated), interrupt.held(done.append):
+        with interrupt.raised_in(runner.get_loop()):
+            runner.run(takes_weights())
+        done.append("step")
+    assert done == ["terminated: this step is brought to its end first; once more ends at once", "weights", "step"]
