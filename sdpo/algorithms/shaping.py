@@ -8,7 +8,7 @@ from sdpo.records import Sample
 
 
 def shaped_reward(sample: Sample, config: Config) -> float:
-    """Of a graded sample. Additive terms only, never above the grader's reward."""
+    """Of a graded sample. Additive terms only; an estimate of the KL may be negative, so it may exceed the grader's."""
     assert sample.reward is not None  # of a graded sample
     reward = sample.reward - overlong_penalty(len(sample.response_ids), config)
     if config.algorithm.use_kl_in_reward:

@@ -51,8 +51,9 @@ class Rollouts:
         many as a step takes whose samples differ. More prompts are drawn until there are."""
         settings, wanted = self.config.algorithm.filter_groups, self.config.data.train_batch_size
         if not settings.enable:
-            return (all_of_it := self.take(step)), all_of_it
-        groups: list[Group] = []
+            groups = self.take(step)
+            return groups, groups
+        groups = []
         kept: list[Group] = []
         count = 0
         while len(kept) < wanted and (count < settings.max_num_gen_batches or not settings.max_num_gen_batches):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -59,17 +59,6 @@ class RankShare:
 
 
 Known = tuple[torch.Tensor | None, torch.Tensor | None]  # log-probs [N], old and reference; None: not needed
-
-
-@dataclass
-class KnownLogProbs:
-    """Of one optimizer step, by micro-batch: under the policy that began the update, and under the reference."""
-
-    old: list[torch.Tensor] | None = None
-    reference: list[torch.Tensor] | None = None
-
-    def of(self, position: int) -> Known:
-        return self.old and self.old[position], self.reference and self.reference[position]
 
 
 def split_over_ranks(
@@ -168,20 +157,19 @@ class Actor:
     def update(self, shares: list[RankShare]) -> StepReport:
         """Takes one optimizer step per share (times `ppo_epochs`). Every rank calls it with equally many shares."""
         epochs = self.config.actor_rollout_ref.actor.ppo_epochs
-        old_log_probs = None
+        old: Sequence[Sequence[torch.Tensor | None]] = [[None] * len(share.micro_batches) for share in shares]
+        reference = old
         if self.loss.needs_old_log_probs(len(shares) * epochs):
-            old_log_probs = [self._log_probs(share, self.student.scores) for share in shares]
-        reference = self._reference_log_probs(shares) if self.config.actor_rollout_ref.actor.use_kl_loss else None
+            old = [self._log_probs(share, self.student.scores) for share in shares]
+        if self.config.actor_rollout_ref.actor.use_kl_loss:
+            reference = self._reference_log_probs(shares)
         sums: list[Sums] = []
         skipped, before = 0, self.policy_version
         for epoch in range(epochs):
-            for position, share in enumerate(shares):
-                known = KnownLogProbs(
-                    old_log_probs[position] if old_log_probs else None, reference[position] if reference else None
-                )
+            for share, *known in zip(shares, old, reference, strict=True):
                 if epoch:  # the policy is no longer the one that sampled
                     share = replace(share, traced=frozenset())
-                skipped += not self._optimizer_step(share, known, sums)
+                skipped += not self._optimizer_step(share, [*zip(*known, strict=True)], sums)
         if self.policy_version > before or self.snapshot_every > 1:
             self._teacher_follows("batch")
         if self.teacher is not None:
@@ -192,13 +180,13 @@ class Actor:
         tokens = self.token_log.take() if self.token_log else []
         return StepReport(self.policy_version, self.policy_version - before, skipped, metrics, tokens)
 
-    def _optimizer_step(self, share: RankShare, known: KnownLogProbs, sums: list[Sums]) -> bool:
+    def _optimizer_step(self, share: RankShare, known: list[Known], sums: list[Sums]) -> bool:
         """Forward, backward and, when the gradient is finite, the step. Returns whether the student moved."""
         loss_sum = 0.0
         for position, micro_batch in enumerate(share.micro_batches):
             if self.world_size > 1:
                 self.student.set_requires_gradient_sync(position == len(share.micro_batches) - 1)
-            loss_sum += self._backward(self._pack(micro_batch), share, known.of(position), sums)
+            loss_sum += self._backward(self._pack(micro_batch), share, known[position], sums)
         if self.device == "cpu":
             give_back_freed_memory()  # that of the passes, once: each page that a pass wants again costs time
         norm = clip_gradients(self.student, self.config.actor_rollout_ref.actor.optim.clip_grad)
