@@ -145,7 +145,7 @@ def test_a_cut_cable_ends_the_run_in_time_names_the_machine_and_leaves_a_checkpo
     said, (code, seconds) = broken(two_nodes, tmp_path, "cut")
     assert code == "exit code 9", said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "10.77.0.2" in line and "network" in line or "reachable" in line
+    assert "10.77.0.2" in line and ("network" in line or "reachable" in line)
     assert float(seconds.split()[1]) < 120
     assert list(tmp_path.glob("run/checkpoints/step_*/COMPLETE"))
 
