@@ -66,6 +66,8 @@ CLOSED: dict[str, tuple[float, float]] = {
     f"{_OPTIM}.weight_decay": (0, _NO_LIMIT),
     f"{_OPTIM}.lr_warmup_steps": (-1, _NO_LIMIT),
     f"{_OPTIM}.lr_warmup_steps_ratio": (0, 1),
+    f"{_OPTIM}.lr_stable_steps": (0, _NO_LIMIT),
+    f"{_OPTIM}.lr_decay_steps": (-1, _NO_LIMIT),
     f"{_OPTIM}.min_lr_ratio": (0, 1),
     f"{_OPTIM}.clip_grad": (0, _NO_LIMIT),
     f"{_ACTOR}.ppo_mini_batch_size": (1, _NO_LIMIT),

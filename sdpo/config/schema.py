@@ -65,6 +65,8 @@ class OptimConfig:
     lr_warmup_steps: int = -1  # rollout batches of linear warm-up; -1: from the ratio
     lr_warmup_steps_ratio: float = 0.0  # share of all rollout batches, used when lr_warmup_steps is -1
     warmup_style: str = "constant"  # constant | cosine
+    lr_stable_steps: int = 0  # rollout batches at the full rate before the cosine
+    lr_decay_steps: int = -1  # rollout batches of the cosine; -1: to the end of the run
     min_lr_ratio: float = 0.0  # floor of the cosine, as a share of lr
     clip_grad: float = 1.0  # largest global gradient norm; 0: never clip
 

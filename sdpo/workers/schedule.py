@@ -10,7 +10,7 @@ from sdpo.config.schema import OptimConfig
 
 
 class Schedule:
-    """Linear warm-up, then constant or cosine down to `min_lr_ratio`.
+    """Linear warm-up, then constant; or constant for `lr_stable_steps` and a cosine down to `min_lr_ratio`.
 
     It counts rollout batches, as verl does: how many optimizer steps a batch makes, and whether any was left out, does
     not move it, so that it ends with the run.
@@ -35,6 +35,10 @@ class Schedule:
             return (batches + 1) / self._warmup
         if self._config.warmup_style == "constant":
             return 1.0
-        progress = min(1.0, (batches - self._warmup) / max(1, self._total - self._warmup))
+        start = self._warmup + self._config.lr_stable_steps
+        length = self._config.lr_decay_steps
+        if length < 0:
+            length = self._total - start
+        progress = min(1.0, max(0, batches - start) / max(1, length))
         floor = self._config.min_lr_ratio
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -9,8 +9,10 @@ import random
 import pytest
 import torch
 
+from sdpo.config.schema import OptimConfig
 from sdpo.records import MiniBatch, TrainRow
 from sdpo.workers.actor import Actor, split_over_ranks
+from sdpo.workers.schedule import Schedule
 from tests.equivalence.conftest import VOCAB
 from tests.equivalence.test_one_file_example import EPSILON, LEARNING_RATE, framework_config
 
@@ -174,3 +176,16 @@ def test_a_cosine_ends_at_its_floor_whatever_was_empty(example, random_model, ro
     assert rates == pytest.approx(sorted(rates[:2]) + sorted(rates[2:], reverse=True))
     assert rates[6] == pytest.approx(LEARNING_RATE * (0.1 + 0.9 / 2))  # half way
     assert report.metrics["actor/lr"] == pytest.approx(0.1 * LEARNING_RATE)
+
+
+@pytest.mark.parametrize("total", [3, 10, 500])
+def test_a_cosine_of_its_own_length_does_not_hang_on_that_of_the_run(total):
+    optim = OptimConfig(lr=2.0, warmup_style="cosine", lr_stable_steps=3, lr_decay_steps=4, min_lr_ratio=0.1)
+    optim.lr_warmup_steps = 2
+    schedule = Schedule(torch.optim.SGD([torch.zeros(1)]), optim, total)
+    rates = []
+    for batches in range(12):
+        schedule.move_to(batches)
+        rates.append(schedule.rate)
+    cosine = [0.1 + 0.9 * (1 + half) / 2 for half in (1, 2**-0.5, 0, -(2**-0.5), -1)]
+    assert rates == pytest.approx([1, *[2] * 4, *(2 * share for share in cosine), 0.2, 0.2])

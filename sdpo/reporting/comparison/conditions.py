@@ -81,8 +81,9 @@ class Difference:
 def conditions_of(history: RunHistory, metric: str) -> Conditions:
     """`metric`: the one that is compared."""
     settings, inputs = _flat(history.config, ""), history.recorded("inputs")
-    cosine, ratio = (settings.get(f"{_ACTOR}.optim.{name}") for name in ("warmup_style", "lr_warmup_steps_ratio"))
-    if cosine == "cosine" or ratio:  # else it does not matter how long a run was meant to be
+    optim = {key.rpartition(".")[2]: value for key, value in settings.items() if key.startswith(f"{_ACTOR}.optim.")}
+    to_the_end = optim.get("warmup_style") == "cosine" and optim.get("lr_decay_steps", -1) < 0
+    if to_the_end or optim.get("lr_warmup_steps_ratio"):  # else it does not matter how long a run was meant to be
         settings[f"{_ACTOR}.optim.steps_of_schedule"] = history.state.get("total_steps")
     settings |= {f"versions.{name}": text for name, text in history.recorded("versions").items()}
     settings |= {"metric": metric.rpartition("/")[2], "machine": inputs.get("machine")}

@@ -164,8 +164,9 @@ def test_seeds_are_averaged_only_over_runs_of_the_same_settings():
 
 
 def test_a_schedule_over_all_steps_counts_where_there_is_one():
-    for style, rows in (("constant", 1), ("cosine", 2)):
-        runs = [_run(str(n), {f"{ACTOR}.optim.warmup_style": style}, total_steps=n) for n in (50, 100)]
+    for style, decay, rows in (("constant", -1, 1), ("cosine", -1, 2), ("cosine", 20, 1)):
+        optim = {f"{ACTOR}.optim.warmup_style": style, f"{ACTOR}.optim.lr_decay_steps": decay}
+        runs = [_run(str(n), optim, total_steps=n) for n in (50, 100)]
         assert len(compare([runs[0], replace(runs[1], seed=1)]).rows) == rows
 
 
