@@ -117,6 +117,22 @@ def from_yaml(path: str | Path) -> Config:
     return to_config(_in_schema(plain, CommandLine(), [Path(path)])[0])
 
 
+def of_run(path: str | Path, argv: list[str]) -> Config:
+    """The settings of a run, from its `resolved_config.yaml`, changed by overrides of single keys."""
+    folders = tree.search_folders(None)
+    line = _read(argv, folders)
+    for name in line.groups:
+        fix = "name its settings (key=value); a run's own files hold its model and task"
+        raise ConfigError(problem(name, line.groups[name], "settings of a run, which has no groups any more", fix))
+    changed = OmegaConf.structured(from_yaml(path))
+    for key in line.defaults:
+        _set(changed, key, fields.get(Config(), key))
+    for text in line.values.values():
+        override = _parse(text)
+        _set(changed, keys.current_name(override.key_or_group), override.value())
+    return to_config(changed)
+
+
 # -- the command line ------------------------------------------------------------------------------------------------
 
 

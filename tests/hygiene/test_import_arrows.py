@@ -17,7 +17,7 @@ ROWS = (
     ("environments", "embedded", "reporting"),
     ("workers",),
     ("training",),
-    ("screening",),
+    ("screening", "evaluation"),
     ("cli", "main_sdpo"),
 )
 # Plain data without imports of its own: limits and reports read what an algorithm is before anything heavy loads.
