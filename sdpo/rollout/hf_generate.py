@@ -21,7 +21,7 @@ from sdpo.records import FinishReason
 from sdpo.rollout.engine import Generation, GenerationRequest
 from sdpo.rollout.engine_loop import EngineLoop
 from sdpo.rollout.few_rows import turned_products
-from sdpo.rollout.kv_cache import RoomyLayer, roomy_cache
+from sdpo.rollout.kv_cache import RoomyLayer, holds_something, keep_rows, roomy_cache
 from sdpo.rollout.noise import RequestStreams
 from sdpo.weights.target import load_into
 from sdpo.weights.transport import transport_of
@@ -135,7 +135,7 @@ class _Batch:
         """Drops the other rows, and the padding that only they needed. Also used with repeated rows, to give every
         request of one prompt its own copy."""
         index = torch.tensor(rows, device=self.mask.device)
-        self.cache.batch_select_indices(index)
+        keep_rows(self.cache, index)
         self.mask = self.mask[index]
         padding = int(self.mask.argmax(dim=1).min())  # of the longest prompt that is left
         if padding and all(isinstance(layer, RoomyLayer) for layer in self.cache.layers):
@@ -179,6 +179,8 @@ def _read_prompts(
         use_cache=True,
         logits_to_keep=1,
     )
+    if not any(holds_something(layer) for layer in batch.cache.layers):
+        raise RuntimeError("it leaves the cache that it is given empty")
     batch.keep(which)
     return batch, output.logits[:, -1][torch.tensor(which, device=device)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 ROOM = 128  # tokens
 
@@ -55,3 +55,18 @@ def roomy_cache(config: PreTrainedConfig) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer(config) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
+
+
+def holds_something(layer: Any) -> bool:
+    return any(getattr(layer, f"is_{name}initialized", False) for name in ("", "conv_states_", "recurrent_states_"))
+
+
+def keep_rows(cache: DynamicCache, rows: torch.Tensor) -> None:
+    """Row i is then what row rows[i] was. transformers' own way leaves recurrent and convolution states out."""
+    for layer in cache.layers:
+        if isinstance(layer, LinearAttentionCacheLayerMixin):
+            for name in ("conv_states", "recurrent_states"):
+                if getattr(layer, f"is_{name}_initialized"):
+                    setattr(layer, name, getattr(layer, name)[rows])
+        if isinstance(layer, DynamicLayer) or not isinstance(layer, LinearAttentionCacheLayerMixin):
+            layer.batch_select_indices(rows)

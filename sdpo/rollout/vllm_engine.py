@@ -178,7 +178,8 @@ class VllmEngine:
             with _nothing_compiled() if self._device == "cpu" and arguments["enforce_eager"] else nullcontext():
                 if self._device == "cpu":
                     _register_model_class(hf_config)
-                return self._make(arguments)
+                with _classes_left_alone() if arguments["enforce_eager"] else nullcontext():
+                    return self._make(arguments)
         except FAILURES as error:
             raise ModelError(f"vLLM cannot serve {self._path}: {str(error).strip()}") from error
 
@@ -265,6 +266,20 @@ def _nothing_compiled() -> Iterator[None]:
             del os.environ["TORCHDYNAMO_DISABLE"]
         else:
             os.environ["TORCHDYNAMO_DISABLE"] = before
+
+
+@contextmanager
+def _classes_left_alone() -> Iterator[None]:
+    """Where vLLM serves a family with transformers' own class (OLMo-3), it makes that class compile itself, for the
+    trainer's model in this process as well, which then has not what it takes. Nothing is compiled here."""
+    from vllm.model_executor.models.transformers.base import Base
+
+    before = Base._decorate_cls_for_torch_compile
+    Base._decorate_cls_for_torch_compile = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        Base._decorate_cls_for_torch_compile = before
 
 
 @contextmanager
