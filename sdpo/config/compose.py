@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sdpo.algorithms.registry import ALGORITHMS
 from sdpo.config import fields, keys, positions, tree
-from sdpo.config.files import BUILTIN_MODELS
+from sdpo.config.files import BUILTIN_MODELS, READ
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError, collected, problem, raise_all
 
@@ -33,10 +33,7 @@ EMBEDDED = {  # YAML choices that hold the settings of what is built in
     "task": ("programs_hard", "programs_easy"),
 }
 DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-PATH_KEYS = (
-    "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path", "custom_reward_function.path",
-    "trainer.default_local_dir", "trainer.resume_from_path",
-)  # fmt: skip
+PATH_KEYS = (*READ, "trainer.default_local_dir", "trainer.resume_from_path")
 
 MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
 LENGTHS = {positions.PROMPT, positions.RESPONSE, positions.REPROMPT}

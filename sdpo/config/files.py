@@ -18,6 +18,14 @@ BUILTIN_MODELS = tuple(f"builtin://tiny/{setting}" for setting in ("hard", "easy
 BUILTIN_DATA = tuple(f"builtin://programs/{split}/{part}" for split in ("hard", "easy") for part in ("train", "test"))
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB = "hub://"
+# Files and folders, where they are such, that the processes of a run read whenever they like, on whichever machine.
+READ = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
+    "actor_rollout_ref.model.lora_adapter_path",
+    "actor_rollout_ref.rollout.environment.path",
+    "custom_reward_function.path",
+)
 _HUB_DATA = re.compile(r"hub://[\w.-]+/[\w.-]+@[0-9a-f]{40}(:([^:/]+/)?[^:/]+)?")
 _FIRST_BYTES = 4096
 # Sources of sdpo.cli.data prepare, and whether they come from the hub.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpo.config import fields
+from sdpo.config.files import READ
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError, problem
 from sdpo.tracking.history import (
@@ -148,11 +149,12 @@ def check_contents(config: Config) -> None:
     if found and not (run_dir / STATE_FILE).is_file() and not checkpoint.complete(run_dir / CHECKPOINTS):
         fix = f"{', '.join(found)} there are no run's: name another folder"
         raise ConfigError(problem("trainer.default_local_dir", str(run_dir), "a new folder, or a run's", fix))
-    model = Path(config.actor_rollout_ref.model.path)
     moved = [(run_dir / name).resolve() for name in found]
-    if not config.trainer.val_only and model.exists() and any(map(model.resolve().is_relative_to, moved)):
-        fix = "set another trainer.experiment_name"
-        raise ConfigError(problem("actor_rollout_ref.model.path", str(model), "a folder outside of the run's", fix))
+    for key in () if config.trainer.val_only else READ:
+        path = fields.get(config, key)
+        if path and Path(path).exists() and any(map(Path(path).resolve().is_relative_to, moved)):
+            fix = "set another trainer.experiment_name"
+            raise ConfigError(problem(key, path, "a place outside of the run's folder", fix))
 
 
 def put_aside(run_dir: Path, resume: Path | None) -> Path | None:

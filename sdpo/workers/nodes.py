@@ -13,6 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sdpo.config import fields
+from sdpo.config.files import READ
 from sdpo.config.schema import Config
 from sdpo.errors import ClusterError, ConfigError, problem
 from sdpo.workers.layout import Layout, Node
@@ -20,18 +21,12 @@ from sdpo.workers.seen import code_hash, look, unseen, wait_until_seen
 
 PATIENCE_S = 60.0  # for a first process on a machine, beside what files may take
 RUN_FOLDER = "trainer.default_local_dir"
-READ_EVERYWHERE = (
-    "actor_rollout_ref.model.path",
-    "actor_rollout_ref.model.tokenizer_path",
-    "actor_rollout_ref.rollout.environment.path",
-    "custom_reward_function.path",
-)
 
 
 def with_whole_paths(config: Config) -> Config:
     """A copy whose paths are found from any folder: processes on other machines begin elsewhere."""
     config = copy.deepcopy(config)
-    for key in (RUN_FOLDER, *READ_EVERYWHERE):
+    for key in (RUN_FOLDER, *READ):
         value = fields.get(config, key)
         if value and (key == RUN_FOLDER or Path(value).exists()):
             section, _, name = key.rpartition(".")
@@ -45,7 +40,7 @@ def check_nodes(config: Config, layout: Layout) -> None:
     others = {node.id: node for node in layout.nodes() if node.id != layout.driver.id}
     if not others:
         return
-    paths = {key: value for key in READ_EVERYWHERE if (value := fields.get(config, key)) and Path(value).exists()}
+    paths = {key: value for key in READ if (value := fields.get(config, key)) and Path(value).exists()}
     folder, mark = Path(fields.get(config, RUN_FOLDER)), f".seen_by_{secrets.token_hex(4)}"
     writing = {node.id for node in (*layout.actors, *layout.teachers)}
     wait = config.trainer.file_wait_s

@@ -168,6 +168,12 @@ def test_one_text_is_a_list_of_one_and_short_dtype_names_are_spelt_out():
     assert config.data.train_files[0].startswith("/") and config.data.train_files[0].endswith("/a.json")
 
 
+@pytest.mark.parametrize("key", [key for key in fields.by_key() if key.endswith(("path", "_dir"))])
+def test_a_tilde_is_the_home_folder_in_every_path(key):
+    found = fields.get(compose([f"{key}='~/a'"]), key)
+    assert found.startswith("/") and found.endswith("/a")
+
+
 @pytest.mark.parametrize(
     ("argument", "nearest"),
     [

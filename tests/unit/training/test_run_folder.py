@@ -108,9 +108,10 @@ def test_things_that_are_not_a_runs_are_never_moved(tmp_path):
         run_folder.check_contents(config)
     (tmp_path / "run.json").write_text("{}")
     run_folder.check_contents(config)
-    own = _config(f"trainer.default_local_dir={tmp_path}", f"actor_rollout_ref.model.path={tmp_path}/model")
-    with pytest.raises(ConfigError, match="outside of the run's"):
-        run_folder.check_contents(own)
+    for key in ("path", "tokenizer_path", "lora_adapter_path"):
+        own = _config(f"trainer.default_local_dir={tmp_path}", f"actor_rollout_ref.model.{key}={tmp_path}/model")
+        with pytest.raises(ConfigError, match=f"model.{key}: .* outside of the run's"):
+            run_folder.check_contents(own)
 
 
 @pytest.mark.parametrize("model", ["builtin://tiny/hard", "gpt2", "base"])

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from sdpo.config import fields
+from sdpo.config.files import READ
 from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError
 from sdpo.training import checkpoint
@@ -103,15 +105,13 @@ def test_a_run_folder_that_a_machine_with_ranks_does_not_share_is_refused_with_i
     check(actors=check.__defaults__[0][:1])  # engines write nothing there
 
 
-@pytest.mark.parametrize("key", ["custom_reward_function.path", "actor_rollout_ref.model.path"])
+@pytest.mark.parametrize("key", READ)
 def test_a_file_that_another_machine_lacks_is_refused_before_a_model_is_loaded(two_machines, tmp_path, key):
     config, check, hide, _ = two_machines
     mine = tmp_path / "mine"
     mine.write_text("")
-    owner, name = (
-        (config.actor_rollout_ref.model, "path") if "model" in key else (config.custom_reward_function, "path")
-    )
-    setattr(owner, name, str(mine))
+    section, _, name = key.rpartition(".")
+    setattr(fields.get(config, section), name, str(mine))
     check()
     hide.add(str(mine))
     with pytest.raises(ConfigError, match=f"{key}: .*10.0.0.2 does not have it"):
@@ -132,7 +132,10 @@ def test_paths_are_found_from_any_folder(tmp_path, monkeypatch):
     (tmp_path / "reward.py").write_text("")
     config = Config()
     config.custom_reward_function.path, config.trainer.default_local_dir = "reward.py", "runs/a"
+    (tmp_path / "adapter").mkdir()
+    config.actor_rollout_ref.model.lora_adapter_path = "adapter"
     found = with_whole_paths(config)
+    assert found.actor_rollout_ref.model.lora_adapter_path == f"{tmp_path}/adapter"
     assert found.custom_reward_function.path == f"{tmp_path}/reward.py"
     assert found.trainer.default_local_dir == f"{tmp_path}/runs/a"
     assert found.actor_rollout_ref.model.path == config.actor_rollout_ref.model.path == "builtin://tiny/hard"
