@@ -105,29 +105,24 @@ def to_yaml(config: Config) -> str:
 
 def from_yaml(path: str | Path) -> Config:
     """Reads what `to_yaml` wrote. Raises ConfigError when the file is missing or does not fit the schema."""
+    return of_run(path, [])
+
+
+def of_run(path: str | Path, argv: list[str]) -> Config:
+    """The settings of a run, from its `resolved_config.yaml`, changed by overrides of keys."""
+    line = _read(argv, tree.search_folders(None))
+    for name in line.groups:
+        fix = "name its settings (key=value); a run's own files hold its model and task"
+        raise ConfigError(problem(name, line.groups[name], "settings of a run, which has no groups any more", fix))
     try:
         plain = OmegaConf.load(path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {_one_line(error)}") from error
     if not isinstance(plain, DictConfig):
         raise ConfigError(problem(str(path), type(plain).__name__, "a mapping of settings"))
-    return to_config(_in_schema(plain, CommandLine(), [Path(path)])[0])
-
-
-def of_run(path: str | Path, argv: list[str]) -> Config:
-    """The settings of a run, from its `resolved_config.yaml`, changed by overrides of single keys."""
-    folders = tree.search_folders(None)
-    line = _read(argv, folders)
-    for name in line.groups:
-        fix = "name its settings (key=value); a run's own files hold its model and task"
-        raise ConfigError(problem(name, line.groups[name], "settings of a run, which has no groups any more", fix))
-    changed = OmegaConf.structured(from_yaml(path))
-    for key in line.defaults:
-        _set(changed, key, fields.get(Config(), key))
-    for text in line.values.values():
-        override = _parse(text)
-        _set(changed, keys.current_name(override.key_or_group), override.value())
-    return to_config(changed)
+    for override in map(_parse, line.values.values()):
+        OmegaConf.update(plain, override.key_or_group, override.value(), force_add=True)
+    return to_config(_in_schema(plain, line, [Path(path)])[0])
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -152,7 +147,7 @@ def _read_one(text: str, line: CommandLine, groups: tuple[str, ...], folders: li
         plus = "+" if override.type == OverrideType.ADD and name not in EMBEDDED else ""
         line.groups[name] = f"~{name}" if override.type == OverrideType.DEL else plus + text.lstrip("+")
     elif override.type == OverrideType.DEL:
-        if not keys.exists(name) and name not in keys.RENAMED:
+        if name not in fields.by_key() and name not in keys.RENAMED:
             raise keys.unknown(f"~{name}", None, groups)
         line.defaults.append(keys.current_name(name))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sdpo.cli.evaluate import main
+from sdpo.config import fields
 from sdpo.config.compose import compose, of_run, to_yaml
 from sdpo.errors import ConfigError
 from sdpo.evaluation.subjects import find
@@ -15,6 +16,7 @@ from sdpo.main_sdpo import main as train
 from sdpo.tracking.history import RunHistory
 
 SETTINGS = ["cluster=inline", "actor_rollout_ref.rollout.name=hf", "actor_rollout_ref.rollout.val_kwargs.n=2"]
+TEMPLATE = "data.apply_chat_template_kwargs"
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,36 @@ def test_settings_of_a_run_are_its_own_but_for_what_is_changed(tmp_path: Path) -
     assert (changed.data.max_response_length, changed.data.val_files) == (44, ["a"])
     changed.data.max_response_length, changed.data.val_files = 33, config.data.val_files
     assert changed == config
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("data.apply_chat_template_kwargs.enable_thinking=false", TEMPLATE, {"enable_thinking": False}),
+        ("data.apply_chat_template_kwargs.more=1", TEMPLATE, {"enable_thinking": True, "more": 1}),
+        ("data.apply_chat_template_kwargs={more: 1}", TEMPLATE, {"enable_thinking": True, "more": 1}),
+        ("~data.apply_chat_template_kwargs", TEMPLATE, {}),
+        ("data={apply_chat_template_kwargs: {enable_thinking: 0}}", TEMPLATE, {"enable_thinking": 0}),
+        ("trainer.experiment_name=1e3", "trainer.experiment_name", "1e3"),
+        ("trainer.experiment_name=a_${trainer.seed}", "trainer.experiment_name", "a_0"),
+        ("actor_rollout_ref.actor.grad_clip=0.5", "actor_rollout_ref.actor.optim.clip_grad", 0.5),
+    ],
+)
+def test_a_setting_of_a_run_is_changed_also_inside_a_mapping_or_by_a_section(tmp_path, word, key, value) -> None:
+    config = compose([*SETTINGS, f"{TEMPLATE}={{enable_thinking: true}}"])
+    (tmp_path / "resolved_config.yaml").write_text(to_yaml(config))
+    changed = of_run(tmp_path / "resolved_config.yaml", [word])
+    assert fields.get(changed, key) == value
+    section, _, name = key.rpartition(".")
+    setattr(fields.get(config, section), name, value)
+    assert changed == config
+
+
+@pytest.mark.parametrize("word", ["~data.apply_chat_template_kwargs.x", "data={sede: 3}", "~data"])
+def test_a_setting_that_a_run_does_not_have_is_one_line(tmp_path, word) -> None:
+    (tmp_path / "resolved_config.yaml").write_text(to_yaml(compose(SETTINGS)))
+    with pytest.raises(ConfigError, match="no such key; nearest: "):
+        of_run(tmp_path / "resolved_config.yaml", [word])
 
 
 def test_an_adapter_is_merged_and_another_runs_model_keeps_its_own_settings(tmp_path: Path, monkeypatch) -> None:
