@@ -8,7 +8,8 @@ settings of the embedded model and task give way as soon as another model or oth
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import re
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def _follow(typed: DictConfig, given: set[str]) -> None:
 
 def to_yaml(config: Config) -> str:
     """Every key with its resolved value, in schema order; `from_yaml` gives back an equal Config."""
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(OmegaConf.to_container(OmegaConf.structured(config)))))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
 
 
 def from_yaml(path: str | Path) -> Config:
@@ -343,7 +344,9 @@ def _escaped(value: Any) -> Any:
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_escaped(item) for item in value]
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+    if isinstance(value, str):  # backslashes before it count twice then
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
 
 
 def _unresolved(error: OmegaConfBaseException) -> ConfigError:

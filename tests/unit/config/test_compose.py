@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sdpo.config import fields, tree
 from sdpo.config.compose import compose, from_yaml, to_yaml
@@ -291,6 +293,18 @@ def test_a_configuration_survives_the_way_to_yaml_and_back(tmp_path, root):
     path.write_text(to_yaml(config), encoding="utf-8")
     assert from_yaml(path) == config
     assert config.vars["note"] == "a 0"
+
+
+@settings(max_examples=4, deadline=None)
+@given(texts=st.lists(st.text("\\${}a' ", max_size=6) | st.text(st.characters(exclude_categories=["Cs"])), min_size=99))
+def test_every_text_survives_the_way_to_yaml_and_back(tmp_path_factory, texts):
+    """Whatever looks like an interpolation, or half of one, behind however many backslashes."""
+    config = Config()
+    config.actor_rollout_ref.actor.self_distillation.feedback_template = texts[0]
+    config.custom_reward_function.reward_kwargs = {"texts": texts}
+    path = tmp_path_factory.mktemp("saved") / "c.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
+    assert from_yaml(path) == config
 
 
 def test_defaults_survive_the_way_to_yaml_and_back(tmp_path):
