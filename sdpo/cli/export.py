@@ -8,11 +8,13 @@ python -m sdpo.cli.export RUN --push OWNER/NAME --dry-run  what would be publish
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sdpo.cli.hub_push import published, push
 from sdpo.cli.program import program
 from sdpo.config.limits import CHOICES
 from sdpo.errors import ConfigError, problem
@@ -25,12 +27,11 @@ MAX_DIFF = 0.5  # nats
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     _check(arguments)
-    from sdpo.cli.hub_push import published, push
     from sdpo.models.export import give_folder_rights
     from sdpo.reporting.model_card import write_card
     from sdpo.training.export_step import export_step
 
-    run, out = Path(arguments.run), arguments.out and Path(arguments.out)
+    run, out = Path(arguments.run), arguments.out and Path(os.path.abspath(arguments.out))
     made = export_step(run, arguments.step, arguments.merged, arguments.dtype, out, arguments.max_diff)
     write_card(made.folder, run, made.config, made.step, made.kind, made.merge_diff)
     give_folder_rights(made.folder)
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step", default="last", help="a number, last (the newest checkpoint) or best; default: last")
     parser.add_argument("--merged", action="store_true", help="of an adapter: the whole model, with the adapter added")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="auto: that of the model that was trained")
-    parser.add_argument("--out", help="folder to write; default: export/step_N in the run's folder")
+    parser.add_argument("--out", help="folder to write, new or an earlier export; default: export/step_N in the run's folder")
     parser.add_argument(
         "--max-diff",
         type=float,
@@ -76,8 +77,19 @@ def _check(arguments: argparse.Namespace) -> None:
     for name in ("public", "dry_run"):
         if getattr(arguments, name) and arguments.push is None:
             raise ConfigError(problem(f"--{name.replace('_', '-')}", True, "only with --push OWNER/NAME"))
+    if arguments.out and not _may_be_replaced(Path(arguments.out)):
+        fix = "what is there would be deleted"
+        raise ConfigError(problem("--out", arguments.out, "a new or empty folder, or an earlier export", fix))
     if not (Path(arguments.run) / "resolved_config.yaml").is_file():
         raise ConfigError(problem("run", arguments.run, "the folder of a run", "there is no resolved_config.yaml"))
+
+
+def _may_be_replaced(out: Path) -> bool:
+    if not out.is_dir():
+        return not out.exists()
+    files, card = set(out.iterdir()), out / "README.md"
+    made_here = card.is_file() and "\n- sdpo\n" in card.read_text(encoding="utf-8", errors="replace")
+    return not files or (made_here and files <= set(published(out)))
 
 
 if __name__ == "__main__":

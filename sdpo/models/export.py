@@ -39,15 +39,22 @@ def export_hf(
     weights: full tensors by their names in files (`weights.source`), cast as they come. dtype: auto is that of the
     model that was trained, tensor by tensor.
     """
+    with whole_folder(Path(folder)) as temporary:
+        write_hf(lm, weights, config, temporary, dtype)
+
+
+def write_hf(
+    lm: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]], config: ModelConfig, folder: Path, dtype: str
+) -> None:
+    """Into a folder of `whole_folder`. See `export_hf`."""
     main, others = (DTYPES[dtype], {}) if dtype != "auto" else input_dtypes(config)
     trained_in = lm.config.dtype
     try:
-        with whole_folder(Path(folder)) as temporary:
-            with configured_rates(lm):
-                state = {name: _cast(tensor, others.get(name, main)) for name, tensor in weights}
-                lm.save_pretrained(temporary, state_dict=state, save_original_format=False)
-            _name_dtype(temporary / "config.json", main)
-            load_tokenizer(config).save_pretrained(temporary)
+        with configured_rates(lm):
+            state = {name: _cast(tensor, others.get(name, main)) for name, tensor in weights}
+            lm.save_pretrained(folder, state_dict=state, save_original_format=False)
+        _name_dtype(folder / "config.json", main)
+        load_tokenizer(config).save_pretrained(folder)
     finally:
         lm.config.dtype = trained_in  # `save_pretrained` writes into it, and the training may go on
 

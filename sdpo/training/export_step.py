@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from sdpo.config.compose import from_yaml
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError, ModelError, problem
 from sdpo.models.adapters import STUDENT, adapter_tensors, add_adapters
-from sdpo.models.export import export_adapter, export_hf
+from sdpo.models.export import export_adapter, whole_folder, write_hf
 from sdpo.models.forward import PolicyModule
 from sdpo.models.load import load_causal_lm
 from sdpo.tracking.history import CONFIG_FILE, MODEL_BEST, read_best
@@ -53,14 +52,12 @@ def export_step(run_dir: Path, step: str, merged: bool, dtype: str, out: Path | 
     if kind == "adapter":
         export_adapter(lm.peft_config[STUDENT], adapter_tensors(lm), model, str(final), dtype)
         return Exported(final, config, number, kind)
-    export_hf(lm, WeightSource(lm), model, str(final), dtype)
-    if kind == "model":
-        return Exported(final, config, number, kind)
-    diff = _largest_difference(lm, final)
-    if diff > max_diff:
-        shutil.rmtree(final)
-        fix = "merging rounds that much of the adapter away: export with --dtype float32, or the adapter itself"
-        raise ModelError(problem("--max-diff", f"{diff:.2g} nats", f"at most {max_diff}", fix))
+    with whole_folder(final) as draft:
+        write_hf(lm, WeightSource(lm), model, draft, dtype)
+        diff = _largest_difference(lm, draft) if merged else None
+        if diff is not None and diff > max_diff:
+            fix = "merging rounds that much of the adapter away: export with --dtype float32, or the adapter itself"
+            raise ModelError(problem("--max-diff", f"{diff:.2g} nats", f"at most {max_diff}", fix))
     return Exported(final, config, number, kind, diff)
 
 

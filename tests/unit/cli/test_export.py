@@ -117,8 +117,11 @@ def test_rounding_that_takes_the_adapter_away_is_measured_said_and_limited(adapt
     assert 1e-4 < float(diff) < 1
     assert f"differ from the adapter form by at most {diff} nats" in _front(tmp_path / "out")[1]
     assert load_file(tmp_path / "out/model.safetensors")["model.norm.weight"].dtype is torch.bfloat16
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     assert main([*words, "--max-diff", "0.0001"]) == 4
-    assert f"--max-diff: got '{diff} nats'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert f"--max-diff: got '{diff} nats'" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before  # the earlier export
+    assert main([*words[:-1], str(tmp_path / "new"), "--max-diff", "0.0001"]) == 4 and not (tmp_path / "new").exists()
 
 
 def test_the_card_says_what_was_measured_and_nothing_of_the_machine(adapter_run, tmp_path, capsys):
@@ -167,6 +170,23 @@ def test_what_cannot_be_exported_is_one_line(full_run, words, code, said, capsys
     assert main([str(full_run[0]), *words]) == code
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["run", "run/model_best", "base", "mine", "mine/notes.txt", "export", "."])
+def test_a_place_with_other_things_in_it_is_never_written_to(full_run, tmp_path, name, capsys, monkeypatch):
+    shutil.copytree(full_run[0], tmp_path / "run")
+    shutil.copytree(resolve_model_path("builtin://tiny/hard"), tmp_path / "base")
+    for folder in ("mine", "export"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "notes.txt").write_text("years of work")
+    (tmp_path / "export/README.md").write_text("---\ntags:\n- sdpo\n---\n")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    for place in (name, str(tmp_path / name)):
+        assert main(["run", "--out", place]) == 2
+        error = capsys.readouterr().err
+        assert f"--out: got '{place}'; allowed: a new or empty folder, or an earlier export" in error
+        assert len(error.splitlines()) == 1 and sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
