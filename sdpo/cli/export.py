@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"largest log-prob difference to the adapter form: {made.merge_diff:.2g} nats")
     if arguments.dry_run:
         print(f"would be published as {arguments.push}, {'public' if arguments.public else 'private'}:")
-        for file in published(made.folder):
-            print(f"{file.stat().st_size:>14,} {file.name}")
+        for name, file in published(made.folder).items():
+            print(f"{file.stat().st_size:>14,} {name}")
     elif arguments.push:
         print(push(made.folder, arguments.push, arguments.public))
     return 0
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step", default="last", help="a number, last (the newest checkpoint) or best; default: last")
     parser.add_argument("--merged", action="store_true", help="of an adapter: the whole model, with the adapter added")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="auto: that of the model that was trained")
-    parser.add_argument("--out", help="folder to write, new or an earlier export; default: export/step_N in the run's folder")
+    parser.add_argument("--out", help="folder, new or an earlier export; default: export/step_N in the run's folder")
     parser.add_argument(
         "--max-diff",
         type=float,
@@ -87,9 +87,9 @@ def _check(arguments: argparse.Namespace) -> None:
 def _may_be_replaced(out: Path) -> bool:
     if not out.is_dir():
         return not out.exists()
-    files, card = set(out.iterdir()), out / "README.md"
+    files, card = {file for file in out.rglob("*") if not file.is_dir()}, out / "README.md"
     made_here = card.is_file() and "\n- sdpo\n" in card.read_text(encoding="utf-8", errors="replace")
-    return not files or (made_here and files <= set(published(out)))
+    return not files or (made_here and files <= set(published(out).values()))
 
 
 if __name__ == "__main__":

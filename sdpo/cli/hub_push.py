@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from pathlib import Path
 
 from sdpo.errors import ConfigError, ModelError, first_line, problem
@@ -10,13 +9,16 @@ from sdpo.errors import ConfigError, ModelError, first_line, problem
 # A run's rollouts, logs and optimizer are nobody's business.
 PUBLISHED = (
     "README.md", "config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors",
-    "model*.safetensors", "model.safetensors.index.json", "chat_template.jinja", "tokenizer*.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model",
+    "model*.safetensors", "model.safetensors.index.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+    "merges.txt", "spiece.model",
 )  # fmt: skip
 
 
-def published(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if any(fnmatch(file.name, pattern) for pattern in PUBLISHED))
+def published(folder: Path) -> dict[str, Path]:
+    """The files by their names on the hub."""
+    files = sorted({file for pattern in PUBLISHED for file in folder.glob(pattern)})
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def push(folder: Path, repository: str, public: bool) -> str:
@@ -34,7 +36,7 @@ def push(folder: Path, repository: str, public: bool) -> str:
             raise ConfigError(
                 problem("--push", f"{repository}, {found}", f"a {'public' if public else 'private'} one", way)
             )
-        operations = [CommitOperationAdd(file.name, str(file)) for file in published(folder)]
+        operations = [CommitOperationAdd(name, str(file)) for name, file in published(folder).items()]
         return str(api.create_commit(repository, operations, commit_message="Exported by sdpo").commit_url)
     except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ModelError(f"--push {repository}: {first_line(error)}; nothing was published") from error

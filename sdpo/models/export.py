@@ -107,8 +107,9 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 def give_folder_rights(folder: Path) -> None:
     """Every file as the umask has it, which the folder shows: safetensors writes for its owner alone."""
-    for file in folder.iterdir():
-        file.chmod(folder.stat().st_mode & 0o666)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(folder.stat().st_mode & 0o666)
 
 
 def input_dtypes(config: ModelConfig) -> tuple[torch.dtype, dict[str, torch.dtype]]:

@@ -233,6 +233,8 @@ class FakeHub:
 def test_only_named_files_are_published_and_in_one_commit(adapter_run, tmp_path, monkeypatch, capsys):
     import huggingface_hub
 
+    from sdpo.cli.hub_push import published
+
     hub = FakeHub()
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
     run, _ = adapter_run
@@ -240,9 +242,10 @@ def test_only_named_files_are_published_and_in_one_commit(adapter_run, tmp_path,
     assert main(words) == 0
     assert "https://hub/me/mine/commit/1" in capsys.readouterr().out
     assert set(hub.files) == {file.name for file in (tmp_path / "out").iterdir()} and "README.md" in hub.files
-    from sdpo.cli.hub_push import published
-
-    assert [file.name for file in published(run)] == []  # rollouts, logs, checkpoints
+    (tmp_path / "out/additional_chat_templates").mkdir()
+    (tmp_path / "out/additional_chat_templates/tool_use.jinja").touch()
+    assert published(tmp_path / "out").keys() - hub.files == {"additional_chat_templates/tool_use.jinja"}
+    assert published(run) == {}  # rollouts, logs, checkpoints
     hub.files = []
     hub.private = False
     assert main(words) == 2

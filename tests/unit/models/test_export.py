@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from sdpo.config.schema import ModelConfig
 from sdpo.embedded.tokenizer import save_tokenizer
+from sdpo.models import export
 from sdpo.models.export import export_hf
 from sdpo.models.load import load_causal_lm, resolve_model_path
 from sdpo.weights.source import WeightSource
@@ -87,6 +88,17 @@ def test_every_file_has_the_rights_that_the_umask_leaves(tmp_path, umask, mode):
     found = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
     assert found.keys() >= {"model.safetensors", "config.json", "tokenizer.json", "generation_config.json"}
     assert set(found.values()) == {mode}, found
+
+
+def test_a_folder_within_can_still_be_entered(tmp_path, monkeypatch):
+    """Named templates lie in one: of a tokenizer with tools, say."""
+    tokenizer = export.load_tokenizer(ModelConfig("builtin://tiny/easy"))
+    tokenizer.chat_template = {"default": tokenizer.chat_template, "tool_use": "{{ messages }}"}
+    monkeypatch.setattr(export, "load_tokenizer", lambda _: tokenizer)
+    exported(ModelConfig("builtin://tiny/easy"), tmp_path / "out")
+    within, mode = tmp_path / "out/additional_chat_templates", (tmp_path / "out").stat().st_mode
+    assert within.stat().st_mode == mode
+    assert [stat.S_IMODE(file.stat().st_mode) for file in within.iterdir()] == [mode & 0o666]
 
 
 def test_the_training_goes_on_with_the_same_weights_after_an_export(tmp_path):
