@@ -60,10 +60,6 @@ def new_base(host: str, receivers: int, seconds: float) -> str:
     return base
 
 
-def remove_base(base: str) -> None:
-    _stores.pop(base, None)
-
-
 def send(groups: Iterable[Group], base: str, version: int, tied: Sequence[str] = ()) -> str:
     """See `Transport.send`. Returns when every receiver has taken the last group."""
     place, store = _Place.of(base), _stores.pop(base)

@@ -142,6 +142,7 @@ class RayWorkers:
         receivers = self._rollouts.world_size
         if not adapter_to_publish(self.config):  # an adapter is taken once for all workers of an engine
             receivers *= self.config.actor_rollout_ref.rollout.tensor_model_parallel_size
+        self._call(self._rollouts.drawn)  # however long that takes: the time limit is one of the network
         base = self._call(lambda: ray.get(self._actors.workers[0].open_transfer.remote(receivers)))
         taken = self._rollouts.execute_all_async("load_weights", base, version)
         sent = self._actors.execute_all_async("publish", base)

@@ -104,6 +104,10 @@ class RolloutRayWorker(RayRank):
         return self._rollout.graders.metrics()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def drawn(self) -> None:
+        await self._rollout.drawn()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def load_weights(self, place: str, version: int) -> None:
         await self._rollout.load_weights(place, version)
 

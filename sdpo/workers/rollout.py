@@ -183,6 +183,11 @@ class RolloutWorker:
             sequences=policy.sequences if several else [],
         )
 
+    async def drawn(self) -> None:
+        """Waits until nothing is drawn any more."""
+        async with self._drawing:
+            pass
+
     async def load_weights(self, place: str, version: int) -> None:
         async with self._drawing:
             await self.engine.load_weights(place, version)
