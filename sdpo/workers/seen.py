@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import sdpo
@@ -35,14 +34,15 @@ def unseen(path: Path) -> str:
 
 
 def look(folder: Path | None, mark: str, paths: list[str], wait: float, own: str) -> tuple[bool, list[str], str]:
-    """Runs on a machine of the run. Is the driver's mark in the run folder, which paths are not there, and the code."""
-    seen = True
-    if folder is not None:
-        seen = not wait_until_seen(partial(unseen, folder / mark), wait)
-        if seen:
-            (folder / f"{mark}_{own}").touch()
-    missing = [path for path in paths if wait_until_seen(partial(unseen, Path(path)), wait)]
-    return seen, missing, code_hash()
+    """Runs on a machine of the run. Is the driver's mark in the run folder, which paths are not there, and the code.
+    All are waited for at the same time: the driver knows for how long."""
+    marks = [] if folder is None else [folder / mark]
+    wanted = [*marks, *map(Path, paths)]
+    wait_until_seen(lambda: next(filter(None, map(unseen, wanted)), ""), wait)
+    seen = not any(map(unseen, marks))
+    if folder is not None and seen:
+        (folder / f"{mark}_{own}").touch()
+    return seen, [path for path in paths if unseen(Path(path))], code_hash()
 
 
 def code_hash() -> str:

@@ -16,6 +16,7 @@ from sdpo.config.schema import Config
 from sdpo.errors import CheckpointError, ConfigError
 from sdpo.training import checkpoint
 from sdpo.training.checkpoint import TrainerState
+from sdpo.workers import seen
 from sdpo.workers.layout import Layout, Node
 from sdpo.workers.shared_files import check_folder, check_shards
 
@@ -66,7 +67,7 @@ def test_files_that_come_late_are_waited_for(tmp_path):
 @pytest.fixture
 def two_machines(monkeypatch, tmp_path):
     """check_nodes with a second machine, whose processes run here; `hide` are paths that it does not have."""
-    from sdpo.workers import nodes, seen
+    from sdpo.workers import nodes
 
     first, second = (Node(n, f"10.0.0.{n}", {}, {}) for n in "12")
     hide: set[str] = set()
@@ -116,6 +117,18 @@ def test_a_file_that_another_machine_lacks_is_refused_before_a_model_is_loaded(t
     hide.add(str(mine))
     with pytest.raises(ConfigError, match=f"{key}: .*10.0.0.2 does not have it"):
         check()
+
+
+def test_however_many_paths_are_missing_a_machine_waits_for_them_once(tmp_path, monkeypatch):
+    """Longer than the driver waits for its answer, it would be said not to run this program."""
+    clock = [0.0]
+    monkeypatch.setattr(seen.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(seen.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    (tmp_path / "there").touch()
+    names = [str(tmp_path / name) for name in ("a", "there", "b", "c")]
+    found, missing, _ = seen.look(tmp_path / "run", "mark", names, 60, "1")
+    assert (found, missing) == (False, [names[0], *names[2:]])
+    assert clock[0] <= 60 + seen.LONGEST_PAUSE_S
 
 
 def test_another_version_of_the_code_is_refused(two_machines):
