@@ -38,6 +38,7 @@ CARRIED: tuple[str, ...] = ("r", "lora_alpha", "target_modules", "exclude_module
 CARRIED += ("use_rslora", "use_dora", "fan_in_fan_out", "layers_to_transform", "layers_pattern")
 ABOUT: tuple[str, ...] = ("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode")
 ABOUT += ("auto_mapping", "peft_version", "init_lora_weights")
+BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")  # others take their part out of the base
 
 Shapes = dict[str, tuple[int, ...]]  # by the names in files
 
@@ -181,6 +182,10 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         raise ConfigError(problem(PATH, str(folder), f"a readable {FILES[0]}", first_line(error))) from error
     if kind != "LORA":
         raise ConfigError(problem(PATH, kind, "LORA as peft_type"))
+    if (beginning := said.get("init_lora_weights")) not in BEGINNINGS:
+        allowed = "one that leaves the base's weights as they are"
+        fix = "save it again with PEFT's path_initial_model_for_weight_conversion"
+        raise ConfigError(problem(f"{PATH}: init_lora_weights", beginning, allowed, fix))
     default = LoraConfig().to_dict()
     for name, value in said.items():
         if name not in (*CARRIED, *ABOUT) and value and value != default.get(name):

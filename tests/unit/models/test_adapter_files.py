@@ -156,6 +156,11 @@ def _other_weights(folder: Path) -> None:
         (_settings(alpha_pattern={"q_proj": 32}), "lora_adapter_path: alpha_pattern"),
         (_settings(rank_pattern={"q_proj": 2}), "lora_adapter_path: rank_pattern"),
         (_settings(invented_later=3), "lora_adapter_path: invented_later"),
+        *((_settings(init_lora_weights=way), None) for way in (None, True, False, "gaussian", "orthogonal", "mica")),
+        *(
+            (_settings(init_lora_weights=way), f"lora_adapter_path: init_lora_weights: got {way!r}; allowed: one that")
+            for way in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", ["gaussian"])
+        ),
         (_settings(base_model_name_or_path="some/model", revision="abc"), None),  # a folder may be that model's
         (_settings(target_modules=["query"]), "target_modules: got 'query'"),
         (_other_weights, f"{MODEL}.path: got 'builtin://tiny/hard'; allowed: "),
