@@ -105,12 +105,17 @@ def target_layers(lm: PreTrainedModel, settings: LoraConfig) -> dict[str, nn.Mod
     if settings.target_modules in ("all-linear", ["all-linear"], {"all-linear"}):
         found = {name: part for name, part in linear.items() if part is not head}
     else:
-        found = {name: part for name, part in linear.items() if check_target_module_exists(settings, name)}
         targets = settings.target_modules
+        try:
+            found = {name: part for name, part in linear.items() if check_target_module_exists(settings, name)}
+        except (TypeError, re.error) as error:
+            allowed = "all-linear, a list of names, or a regular expression"
+            raise ConfigError(problem(TARGETS, targets, allowed, first_line(error))) from error
         for target in {targets} if isinstance(targets, str) else set(targets or ()):
             one = LoraConfig(target_modules=target if isinstance(targets, str) else [target])
             if not any(check_target_module_exists(one, name) for name in linear):
-                raise ConfigError(problem(TARGETS, target, f"all-linear, or of this model's: {names}"))
+                fix = "text is a regular expression of whole names; one name is [NAME]" if target is targets else ""
+                raise ConfigError(problem(TARGETS, target, f"all-linear, or of this model's: {names}", fix))
     if not found:
         raise ConfigError(problem(TARGETS, settings.target_modules, f"all-linear, or of this model's: {names}"))
     if any(part is head for part in found.values()):

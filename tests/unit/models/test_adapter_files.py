@@ -97,6 +97,11 @@ def test_every_way_out_has_the_same_update(words, tmp_path):
         (["lora_rank=4", "target_modules=[q_proj,embed_tokens]"], "target_modules: got 'embed_tokens'"),
         (["lora_rank=4", "target_modules=[q_proj,lm_head]"], "target_modules: got 'the output head'"),
         (["lora_rank=4", "target_modules='nothing.*'"], "target_modules: got 'nothing.*'"),
+        (["lora_rank=4", "target_modules=q_proj"], "regular expression of whole names; one name is [NAME]"),
+        (["lora_rank=4", "target_modules='q_proj('"], "target_modules: got 'q_proj('; allowed: all-linear, a list of"),
+        (["lora_rank=4", "target_modules=null"], "target_modules: got None; allowed: all-linear, a list of names"),
+        (["lora_rank=4", "target_modules=true"], "target_modules: got True; allowed: all-linear, a list of names"),
+        (["lora_rank=4", "target_modules=[]"], "target_modules: got set(); allowed: all-linear, or of this model's"),
         (["lora_rank=129"], f"{MODEL}.lora_rank: got 129; allowed: 1 to 128 with builtin://tiny/hard"),
         (
             ["lora_rank=600", "actor_rollout_ref.rollout.lora=adapter"],
@@ -163,6 +168,8 @@ def _other_weights(folder: Path) -> None:
         ),
         (_settings(base_model_name_or_path="some/model", revision="abc"), None),  # a folder may be that model's
         (_settings(target_modules=["query"]), "target_modules: got 'query'"),
+        (_settings(target_modules="q_proj)"), "target_modules: got 'q_proj)'; allowed: all-linear, a list of names"),
+        (_settings(target_modules=None), "target_modules: got None; allowed: all-linear, a list of names"),
         (_other_weights, f"{MODEL}.path: got 'builtin://tiny/hard'; allowed: "),
         (_tensors(lambda name: name.replace(".weight", ".default.weight") if "layers.1" in name else name),
          "14 missing, first base_model.model.model.layers.1.mlp.down_proj.lora_A.weight; 14 unknown"),
