@@ -38,6 +38,7 @@ CARRIED: tuple[str, ...] = ("r", "lora_alpha", "target_modules", "exclude_module
 CARRIED += ("use_rslora", "use_dora", "fan_in_fan_out", "layers_to_transform", "layers_pattern")
 ABOUT: tuple[str, ...] = ("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode")
 ABOUT += ("auto_mapping", "peft_version", "init_lora_weights")
+KINDS = {"r": int, "lora_alpha": int | float, "lora_dropout": int | float, "base_model_name_or_path": str | None}
 BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")  # others take their part out of the base
 
 Shapes = dict[str, tuple[int, ...]]  # by the names in files
@@ -53,7 +54,11 @@ def adapter_settings(model: ModelConfig) -> LoraConfig:
         settings.use_rslora, settings.use_dora = model.use_rslora, model.use_dora
     else:
         said = _read_settings(Path(model.lora_adapter_path))
-        settings = LoraConfig(**{name: said[name] for name in CARRIED if name in said})
+        try:
+            settings = LoraConfig(**{name: said[name] for name in CARRIED if name in said})
+        except ValueError as error:
+            fix = first_line(error)
+            raise ConfigError(problem(PATH, model.lora_adapter_path, "settings that PEFT takes", fix)) from error
         for name, own in (("lora_rank", "r"), ("use_rslora", "use_rslora"), ("use_dora", "use_dora")):
             asked, found = getattr(model, name), getattr(settings, own)
             if asked and asked != found:
@@ -191,6 +196,10 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         allowed = "one that leaves the base's weights as they are"
         fix = "save it again with PEFT's path_initial_model_for_weight_conversion"
         raise ConfigError(problem(f"{PATH}: init_lora_weights", beginning, allowed, fix))
+    for name, kind in KINDS.items():
+        if name in said and not isinstance(said[name], kind):
+            allowed = "text, or null" if name.startswith("base") else "a number"
+            raise ConfigError(problem(f"{PATH}: {name}", said[name], allowed))
     default = LoraConfig().to_dict()
     for name, value in said.items():
         if name not in (*CARRIED, *ABOUT) and value and value != default.get(name):
