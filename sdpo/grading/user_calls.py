@@ -150,8 +150,11 @@ class RewardCall:
     def _awaited(self, awaitable: Awaitable[Any]) -> Any:
         """On one loop for all calls: a client that they share belongs to a loop."""
 
-        async def wait() -> Any:
-            return await awaitable
+        async def wait() -> tuple[Any, BaseException | None]:
+            try:
+                return await awaitable, None
+            except BaseException as error:  # the grader's fault, too: sys.exit() would end the loop of all calls
+                return None, error
 
         with self._lock:
             if self._loop is None:
@@ -160,17 +163,16 @@ class RewardCall:
             loop = self._loop
         future = asyncio.run_coroutine_threadsafe(wait(), loop)
         try:
-            return future.result(self.max_seconds)
-        except TimeoutError as error:
-            if future.done() and not future.cancelled():  # its own
-                raise CustomFault(user_code.fault(error, self._folder)) from error
+            result, error = future.result(self.max_seconds)
+        except TimeoutError:
             if getattr(awaitable, "cr_running", False):  # it blocks the loop
                 self._loop = None
             where = self._where_it_waits(awaitable)
             future.cancel()
             raise self._too_long(where) from None
-        except BaseException as error:  # whatever it raises is the grader's fault, not the answer's
+        if error is not None:
             raise CustomFault(user_code.fault(error, self._folder)) from error
+        return result
 
     def _where_it_waits(self, awaitable: Any) -> str | None:
         found = None

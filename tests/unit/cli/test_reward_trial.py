@@ -70,6 +70,8 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         f"import asyncio as a\nasync {VERL}\n    await a.sleep(50)\n", "await a.sleep(50)", "still here after 0.3 s",
     ),
     "raises when awaited": (f"async {VERL}\n    return {{}}['a']\n", "return {}['a']", "KeyError: 'a'"),
+    "exits when awaited": (f"import sys\nasync {VERL}\n    sys.exit(0)\n", "sys.exit(0)", "it calls sys.exit(0)"),
+    "is late by itself": (f"async {VERL}\n    raise TimeoutError('x')\n", "raise TimeoutError('x')", "TimeoutError: x"),
     "changes its row": (
         f"{VERL}\n    extra_info['parts'].pop()\n    return 1.0\n", "extra_info['parts'].pop()", "changes its argument",
     ),

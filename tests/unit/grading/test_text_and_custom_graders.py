@@ -163,3 +163,26 @@ def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
     pool.close()
     assert (grade.status, grade.reward) == (GradeStatus.INFRA_ERROR, None)
     assert "reward.py line 2: `import sys; sys.exit(3)`: it calls sys.exit(3)" in grade.flags[0]
+
+
+@pytest.mark.parametrize("leaves", ["raise SystemExit(3)", "raise KeyboardInterrupt"])
+def test_an_awaited_function_that_leaves_once_is_asked_again_on_the_same_loop(tmp_path, leaves):
+    path = tmp_path / "reward.py"
+    path.write_text(f"async def compute_score(solution_str):\n    if solution_str == '':\n        {leaves}\n    return 1")
+    grader = CustomGrader(load_calls(CustomRewardFunctionConfig(str(path))), {}, FeedbackOptions())
+    with pytest.raises(CustomFault, match=f"reward.py line 3: `{leaves}`".replace("(", r"\(").replace(")", r"\)")):
+        grader.grade(prompt("gold"), "", False)
+    assert grader.grade(prompt("gold"), "answer", False).reward == 1.0
+    grader.close()
+
+
+def test_a_signal_while_an_answer_is_awaited_is_no_fault_of_the_function(tmp_path):
+    path = tmp_path / "reward.py"
+    path.write_text(
+        "import asyncio, signal, threading\nasync def compute_score(solution_str):\n"
+        "    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)\n    await asyncio.sleep(50)\n"
+    )
+    grader = CustomGrader(load_calls(CustomRewardFunctionConfig(str(path))), {}, FeedbackOptions())
+    with pytest.raises(KeyboardInterrupt):
+        grader.grade(prompt("gold"), "answer", False)
+    grader.close()
