@@ -64,7 +64,8 @@ class CustomGrader:
         rewards = {name: verdict.reward for name, verdict in verdicts.items() if verdict.reward is not None}
         if not rewards:
             raise CustomFault(f"{FIELD} {', '.join(verdicts)}: returned None, no reward for this row")
-        reward = sum(self.weights.get(name, 1.0) * value for name, value in rewards.items())
+        # (fsum: 0.7 + 0.2 + 0.1 is below 1 otherwise)
+        reward = math.fsum(self.weights.get(name, 1.0) * value for name, value in rewards.items())
         fractions = [verdict.passed_fraction for verdict in verdicts.values() if verdict.passed_fraction is not None]
         fraction = sum(fractions) / len(fractions) if fractions else reward
         extra = {name: value for verdict in verdicts.values() for name, value in verdict.extra.items()}

@@ -168,7 +168,9 @@ def test_a_run_whose_reward_function_exits_is_not_ended_by_it(tmp_path):
 @pytest.mark.parametrize("leaves", ["raise SystemExit(3)", "raise KeyboardInterrupt"])
 def test_an_awaited_function_that_leaves_once_is_asked_again_on_the_same_loop(tmp_path, leaves):
     path = tmp_path / "reward.py"
-    path.write_text(f"async def compute_score(solution_str):\n    if solution_str == '':\n        {leaves}\n    return 1")
+    path.write_text(
+        f"async def compute_score(solution_str):\n    if solution_str == '':\n        {leaves}\n    return 1"
+    )
     grader = CustomGrader(load_calls(CustomRewardFunctionConfig(str(path))), {}, FeedbackOptions())
     with pytest.raises(CustomFault, match=f"reward.py line 3: `{leaves}`".replace("(", r"\(").replace(")", r"\)")):
         grader.grade(prompt("gold"), "", False)
@@ -186,3 +188,14 @@ def test_a_signal_while_an_answer_is_awaited_is_no_fault_of_the_function(tmp_pat
     with pytest.raises(KeyboardInterrupt):
         grader.grade(prompt("gold"), "answer", False)
     grader.close()
+
+
+@pytest.mark.parametrize("parts", [[7, 2, 1], [6, 3, 1], [1] * 10, [1] * 3 + [3, 4]])
+def test_weights_of_one_in_all_make_an_answer_right_that_all_functions_hold_for_right(tmp_path, parts):
+    names = [f"part_{number}" for number in range(len(parts))]
+    path = tmp_path / "reward.py"
+    path.write_text("".join(f"def {name}(solution_str):\n    return 1\n" for name in names))
+    weights = {name: part / 10 for name, part in zip(names, parts, strict=True)}
+    settings = CustomRewardFunctionConfig(str(path), weights=weights)
+    grade = CustomGrader(load_calls(settings), weights, FeedbackOptions()).grade(prompt("gold"), "answer", False)
+    assert (grade.reward, grade.status, grade.passed_fraction) == (1.0, GradeStatus.OK, 1.0)
