@@ -21,6 +21,11 @@ def trains_adapter(model: ModelConfig) -> bool:
     return model.lora_rank > 0 or model.lora_adapter_path is not None
 
 
+def sends_adapter(config: Config) -> bool:
+    """Whether engines get the adapter alone, and multiply with it."""
+    return trains_adapter(config.actor_rollout_ref.model) and config.actor_rollout_ref.rollout.lora == "adapter"
+
+
 def needs_reference(config: Config) -> bool:
     """Whether the policy that the run starts from is asked later on, beside any teacher."""
     return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sdpo.config.adapters import trains_adapter
+from sdpo.config.adapters import sends_adapter
 from sdpo.config.schema import Config, ModelConfig
 from sdpo.errors import ConfigError, problem
 from sdpo.models.adapter_files import adapter_settings
@@ -29,7 +29,7 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
     stop_ids = stop_token_ids(path, load_tokenizer(model))
     max_prompt, max_response = config.data.max_prompt_length, config.data.max_response_length
     if rollout.name == "vllm":
-        adapter = adapter_to_publish(config)
+        adapter = _adapter(model) if sends_adapter(config) else None
         options = _vllm_options(model) | (lora_arguments(adapter["r"]) if adapter else {})
         arguments = path, rollout, max_prompt, max_response, device, stop_ids, options, adapter
         if device.startswith("cuda"):
@@ -48,11 +48,8 @@ def build_engine(config: Config, device: str, module: nn.Module | None = None) -
     raise ConfigError(problem("actor_rollout_ref.rollout.name", rollout.name, "vllm or hf"))
 
 
-def adapter_to_publish(config: Config) -> dict[str, Any] | None:
-    """Settings of the adapter, where the engine gets it instead of weights."""
-    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
-    if not trains_adapter(model) or rollout.lora == "merged":
-        return None
+def _adapter(model: ModelConfig) -> dict[str, Any]:
+    """Settings of the adapter that the engine gets instead of weights."""
     settings = adapter_settings(model)
     return {
         "peft_type": "LORA",

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from sdpo.algorithms.registry import descriptor_of
 from sdpo.algorithms.rows import weighted
-from sdpo.config.adapters import needs_reference, trains_adapter
+from sdpo.config.adapters import needs_reference, sends_adapter, trains_adapter
 from sdpo.config.schema import ActorConfig, Config
 from sdpo.kernels.lazy_logits import ResponseScores
 from sdpo.kernels.policy import policy_terms
@@ -29,7 +29,7 @@ from sdpo.offload.file_weights import FileWeights
 from sdpo.offload.freed_memory import give_back_freed_memory
 from sdpo.offload.moments import place_moments
 from sdpo.records import Denominators, MiniBatch, RowKey, StepReport
-from sdpo.rollout.build import adapter_to_publish, engine_dtype
+from sdpo.rollout.build import engine_dtype
 from sdpo.teacher.adapters import AdapterTeacher, build_adapter_teacher
 from sdpo.teacher.base import Teacher, score_in_eval_mode
 from sdpo.teacher.remote import RemoteTeacher, Servers
@@ -292,7 +292,7 @@ class Actor:
 
     def publish(self, base: str) -> str:
         """Sends the student's weights to the engines; returns the place to load them from (on rank 0)."""
-        kind = AdapterSource if adapter_to_publish(self.config) else WeightSource
+        kind = AdapterSource if sends_adapter(self.config) else WeightSource
         return publish(
             kind(self.student.lm, engine_dtype(self.config, self.device)), base, self.policy_version, self.rank
         )

@@ -10,10 +10,10 @@ from typing import Any
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
+from sdpo.config.adapters import sends_adapter
 from sdpo.config.schema import Config
 from sdpo.errors import ConfigError, problem
 from sdpo.records import Group, MiniBatch, StepReport, TrainBatch
-from sdpo.rollout.build import adapter_to_publish
 from sdpo.weights import shared_memory
 from sdpo.workers.actor import RankShare, split_over_ranks
 from sdpo.workers.actor_state import TEACHER
@@ -140,7 +140,7 @@ class RayWorkers:
             self._call(lambda: self._rollouts.load_weights(place, version))
             return
         receivers = self._rollouts.world_size
-        if not adapter_to_publish(self.config):  # an adapter is taken once for all workers of an engine
+        if not sends_adapter(self.config):  # an adapter is taken once for all workers of an engine
             receivers *= self.config.actor_rollout_ref.rollout.tensor_model_parallel_size
         self._call(self._rollouts.drawn)  # however long that takes: the time limit is one of the network
         base = self._call(lambda: ray.get(self._actors.workers[0].open_transfer.remote(receivers)))

@@ -254,6 +254,16 @@ def test_a_start_adapter_trains_whatever_it_says_of_inference(lora_config, mini_
     assert not any(torch.equal(file[name], value) for name, value in _adapter(actor).items())
 
 
+def test_the_folder_of_a_start_adapter_is_read_once(lora_config, mini_batch, start_folder, tmp_path):
+    lora_config.actor_rollout_ref.model.lora_adapter_path = start_folder
+    lora_config.actor_rollout_ref.rollout.lora = "adapter"
+    actor = _actor(lora_config)
+    Path(start_folder).rename(tmp_path / "elsewhere")
+    _update(actor, mini_batch)
+    sent = load_file(Path(actor.publish(str(tmp_path / "sent"))) / "000000.safetensors")
+    assert all(torch.equal(sent[name], value) for name, value in _adapter(actor).items())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_have_their_dtypes_whatever_they_come_from(
     lora_config, mini_batch, start_folder, dtype, no_process_group
